@@ -1,0 +1,121 @@
+package dedup
+
+import (
+	"fmt"
+	"time"
+
+	"github.com/walrelay/walrelay/envelope"
+)
+
+// Tail is the end of a stream as its leader tells it.
+type Tail struct {
+	Created time.Time
+	LastSeq uint64
+	// Gone says that the last message is no longer there: consumed, expired or
+	// purged. Its sequence is still known.
+	Gone bool
+	// Ours says that the last message was written by this source.
+	Ours bool
+	// Position and MsgID are those of the last message's mark.
+	Position envelope.Position
+	MsgID    string
+	// Subject is where the last message lies, to name a foreign one.
+	Subject string
+}
+
+// Known is what the witness remembers of a stream; zero when it remembers
+// nothing.
+type Known struct {
+	Created  time.Time
+	LastSeq  uint64
+	Position envelope.Position
+	MsgID    string
+}
+
+// Slot is where the slot stands, read after it was taken.
+type Slot struct {
+	Confirmed envelope.LSN
+	// WALEnd is the end of the server's WAL.
+	WALEnd envelope.LSN
+	// Epoch is the database's history of now.
+	Epoch uint32
+}
+
+// A LostError says that the stream does not hold what it acknowledged.
+type LostError struct {
+	Stream string
+	Known  Known
+	Tail   Tail
+}
+
+// Error names what was known and what is there.
+func (e *LostError) Error() string {
+	if !e.Known.Created.Equal(e.Tail.Created) {
+		return fmt.Sprintf("stream %q was made anew at %s; the relay knew one of %s with sequence %d: what that one held is gone",
+			e.Stream, stamp(e.Tail.Created), stamp(e.Known.Created), e.Known.LastSeq)
+	}
+	return fmt.Sprintf("stream %q ends at sequence %d and has acknowledged %d: the broker lost what it had stored",
+		e.Stream, e.Tail.LastSeq, e.Known.LastSeq)
+}
+
+func stamp(t time.Time) string { return t.UTC().Format(time.RFC3339) }
+
+// A ForeignError says that somebody else writes to a stream of which the relay
+// must be the only writer.
+type ForeignError struct {
+	Stream  string
+	Seq     uint64
+	Subject string
+}
+
+// Error names the stream, the message and the ways out.
+func (e *ForeignError) Error() string {
+	return fmt.Sprintf("another writer on stream %q: message %d on subject %q is not of this relay; "+
+		"stop that writer, give the relay a stream of its own, or set shared: true for this stream", e.Stream, e.Seq, e.Subject)
+}
+
+// Start decides where a stream goes on: from its end, from what the witness
+// remembers, and from where the slot stands. The errors are *LostError,
+// *ForeignError and *RewoundError; each stops delivery.
+func Start(stream string, tail Tail, known Known, slot Slot) (*Mark, error) {
+	remembered := !known.Created.IsZero()
+	if remembered && (!known.Created.Equal(tail.Created) || tail.LastSeq < known.LastSeq) {
+		return nil, &LostError{Stream: stream, Known: known, Tail: tail}
+	}
+	switch {
+	case tail.LastSeq == 0:
+		return &Mark{met: true}, nil
+	case tail.Gone && !remembered:
+		// Nobody remembers what the stream held: a first start.
+		return &Mark{met: true}, nil
+	case tail.Gone:
+		return markOf(stream, Mark{pos: known.Position, id: known.MsgID, unnamed: tail.LastSeq - known.LastSeq}, slot)
+	case tail.Ours:
+		return markOf(stream, Mark{pos: tail.Position, id: tail.MsgID}, slot)
+	case !remembered || known.Position.IsZero() && known.LastSeq == tail.LastSeq:
+		// The messages were there before the relay's first one.
+		return &Mark{met: true}, nil
+	default:
+		return nil, &ForeignError{Stream: stream, Seq: tail.LastSeq, Subject: tail.Subject}
+	}
+}
+
+func markOf(stream string, m Mark, slot Slot) (*Mark, error) {
+	switch {
+	case m.pos.Epoch > slot.Epoch:
+		return nil, &RewoundError{
+			Stream: stream, Mark: m.pos, Seen: envelope.Position{Epoch: slot.Epoch, Commit: slot.WALEnd},
+			Reason: fmt.Sprintf("the stream's last event is of epoch %d, the database knows only %d", m.pos.Epoch, slot.Epoch),
+		}
+	case m.pos.Epoch == slot.Epoch && slot.WALEnd < m.pos.Commit:
+		return nil, &RewoundError{
+			Stream: stream, Mark: m.pos, Seen: envelope.Position{Epoch: slot.Epoch, Commit: slot.WALEnd},
+			Reason: "the database's write-ahead log ends before the stream's last event",
+		}
+	}
+	// The slot sends nothing again that was committed before its confirmed LSN.
+	passed := m.pos.IsZero() || m.pos.Epoch < slot.Epoch || m.pos.Commit < slot.Confirmed
+	m.started = passed
+	m.met = passed && m.unnamed == 0
+	return &m, nil
+}

@@ -1,0 +1,173 @@
+package slot
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/envelope"
+)
+
+// A Querier is a SQL connection or transaction.
+type Querier interface {
+	Query(ctx context.Context, sql string, args ...any) (pgx.Rows, error)
+	QueryRow(ctx context.Context, sql string, args ...any) pgx.Row
+}
+
+// Info is what PostgreSQL says of a slot.
+type Info struct {
+	Exists    bool
+	Plugin    string
+	Type      string // logical or physical
+	Database  string
+	Temporary bool
+	TwoPhase  bool
+	Active    bool
+	// Holder describes who holds an active slot: pid, application, since when.
+	HolderPID  int
+	HolderName string
+	Confirmed  envelope.LSN
+	Restart    envelope.LSN
+	// WALStatus is reserved, extended, unreserved or lost.
+	WALStatus string
+	// RetainedBytes is how much WAL the slot keeps the server from removing.
+	RetainedBytes int64
+	// SafeBytes is how much may still be written before the slot is lost; -1
+	// where no limit is set.
+	SafeBytes int64
+	// ServerWALEnd is the end of the server's WAL at the time of asking.
+	ServerWALEnd envelope.LSN
+}
+
+const inspectSQL = `SELECT coalesce(s.plugin, ''), s.slot_type, coalesce(s.database, ''), s.temporary, s.two_phase,
+	s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''),
+	coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.restart_lsn, '0/0')::text, coalesce(s.wal_status, ''),
+	coalesce(pg_wal_lsn_diff(w.here, s.restart_lsn), 0)::bigint, coalesce(s.safe_wal_size, -1), w.here::text
+FROM pg_replication_slots s
+LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
+CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS here) w
+WHERE s.slot_name = $1`
+
+// Inspect asks what became of a slot. It never looks into it.
+func Inspect(ctx context.Context, q Querier, name string) (Info, error) {
+	i := Info{Exists: true}
+	var confirmed, restart, end string
+	err := q.QueryRow(ctx, inspectSQL, name).Scan(&i.Plugin, &i.Type, &i.Database, &i.Temporary, &i.TwoPhase,
+		&i.Active, &i.HolderPID, &i.HolderName, &confirmed, &restart, &i.WALStatus, &i.RetainedBytes, &i.SafeBytes, &end)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Info{SafeBytes: -1}, nil
+	}
+	if err != nil {
+		return Info{}, fmt.Errorf("look at slot %q: %w", name, err)
+	}
+	for text, lsn := range map[string]*envelope.LSN{confirmed: &i.Confirmed, restart: &i.Restart, end: &i.ServerWALEnd} {
+		if *lsn, err = envelope.ParseLSN(text); err != nil {
+			return Info{}, fmt.Errorf("look at slot %q: %w", name, err)
+		}
+	}
+	return i, nil
+}
+
+// A MisfitError says that a slot or publication of that name exists and cannot
+// serve. The relay leaves it untouched.
+type MisfitError struct {
+	Object  string // such as slot "orders"
+	Problem string
+	Fix     string
+}
+
+// Error names the object, what is wrong with it and what to do.
+func (e *MisfitError) Error() string { return e.Object + " " + e.Problem + ": " + e.Fix }
+
+// Check says why the slot cannot serve a relay in that database; nil when it
+// can, or does not exist.
+func (i Info) Check(name, database string) error {
+	misfit := func(problem string) error {
+		return &MisfitError{
+			Object: "slot " + strconv.Quote(name), Problem: problem,
+			Fix: "walrelay needs a permanent logical slot of plugin pgoutput in this database; use another name (--slot), or drop the slot if nothing needs it",
+		}
+	}
+	switch {
+	case !i.Exists:
+		return nil
+	case i.Type != "logical":
+		return misfit("is a " + i.Type + " slot")
+	case i.Plugin != "pgoutput":
+		return misfit("has the plugin " + i.Plugin)
+	case i.Database != database:
+		return misfit("belongs to database " + strconv.Quote(i.Database) + ", not " + strconv.Quote(database))
+	case i.Temporary:
+		return misfit("is temporary and goes with the connection that made it")
+	case i.TwoPhase:
+		return misfit("was made with two-phase decoding")
+	}
+	return nil
+}
+
+// Publication is what PostgreSQL says of a publication and one table of it.
+type Publication struct {
+	Exists                           bool
+	Insert, Update, Delete, Truncate bool
+	ViaRoot, AllTables               bool
+	// Covers says whether the table's inserts are published, by whatever
+	// route: by name, schema, all tables, or through its partitions' root.
+	Covers bool
+	// TableExists says whether there is such a table.
+	TableExists bool
+}
+
+const publicationSQL = `SELECT p.pubinsert, p.pubupdate, p.pubdelete, p.pubtruncate, p.pubviaroot, p.puballtables,
+	to_regclass(format('%I.%I', $2::text, $3::text)) IS NOT NULL,
+	EXISTS (SELECT FROM pg_publication_tables t WHERE t.pubname = p.pubname AND t.schemaname = $2 AND t.tablename = $3)
+	OR EXISTS (
+		SELECT FROM pg_partition_tree(to_regclass(format('%I.%I', $2::text, $3::text))) leaf
+		JOIN pg_class c ON c.oid = leaf.relid JOIN pg_namespace n ON n.oid = c.relnamespace
+		JOIN pg_publication_tables t ON t.pubname = p.pubname AND t.schemaname = n.nspname AND t.tablename = c.relname
+		WHERE leaf.isleaf)
+FROM pg_publication p WHERE p.pubname = $1`
+
+// InspectPublication asks whether a publication covers a table.
+func InspectPublication(ctx context.Context, q Querier, name, schema, table string) (Publication, error) {
+	p := Publication{Exists: true}
+	err := q.QueryRow(ctx, publicationSQL, name, schema, table).Scan(&p.Insert, &p.Update, &p.Delete, &p.Truncate,
+		&p.ViaRoot, &p.AllTables, &p.TableExists, &p.Covers)
+	if errors.Is(err, pgx.ErrNoRows) {
+		return Publication{}, nil
+	}
+	if err != nil {
+		return Publication{}, fmt.Errorf("look at publication %q: %w", name, err)
+	}
+	return p, nil
+}
+
+// Check says why the publication cannot serve; nil when it can.
+func (p Publication) Check(name, schema, table string) error {
+	object := "publication " + strconv.Quote(name)
+	full := pgx.Identifier{schema, table}.Sanitize()
+	quoted := pgx.Identifier{name}.Sanitize()
+	switch {
+	case !p.Exists:
+		return &MisfitError{
+			Object: object, Problem: "does not exist",
+			Fix: "run walrelay migrate, or let the owner of the table run CREATE PUBLICATION " + quoted + " FOR TABLE " + full +
+				" WITH (publish = 'insert', publish_via_partition_root = true); it must be there before the slot is made",
+		}
+	case !p.TableExists:
+		return &MisfitError{Object: "table " + full, Problem: "does not exist", Fix: "run walrelay migrate, or name the right table"}
+	case !p.Covers:
+		return &MisfitError{
+			Object: object, Problem: "does not cover table " + full,
+			Fix: "let the owner run ALTER PUBLICATION " + quoted + " ADD TABLE " + full,
+		}
+	case !p.Insert:
+		return &MisfitError{
+			Object: object, Problem: "does not publish inserts",
+			Fix: "let the owner run ALTER PUBLICATION " + quoted + " SET (publish = 'insert')",
+		}
+	}
+	return nil
+}
