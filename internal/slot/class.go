@@ -56,6 +56,9 @@ func Classify(err error) Class {
 	if errors.Is(err, ErrShutdown) {
 		return Shutdown
 	}
+	if _, ok := errors.AsType[*InUseError](err); ok {
+		return SlotInUse
+	}
 	pgErr, ok := errors.AsType[*pgconn.PgError](err)
 	if !ok {
 		return Transient

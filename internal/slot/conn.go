@@ -207,12 +207,14 @@ func (c *Conn) Interrupt() {
 
 // End leaves the slot in good order: it says that copying is done and reads
 // what is still on its way, since closing a socket with unread bytes could
-// destroy the last status before the server has read it. It is bounded by ctx.
+// destroy the last status before the server has read it. It is bounded by ctx;
+// nobody may read any more.
 func (c *Conn) End(ctx context.Context) error {
 	if c.net == nil {
 		return c.pg.Close(ctx)
 	}
 	defer c.net.Close() //nolint:errcheck // nothing can be done about it, and nothing depends on it
+	c.frames.beforeRead = nil
 	_ = c.net.SetDeadline(time.Time{})
 	stop := context.AfterFunc(ctx, func() { _ = c.net.SetDeadline(time.Unix(1, 0)) })
 	defer stop()

@@ -7,6 +7,7 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walrelay/walrelay/envelope"
 )
@@ -63,8 +64,11 @@ func Inspect(ctx context.Context, q Querier, name string) (Info, error) {
 	if err != nil {
 		return Info{}, fmt.Errorf("look at slot %q: %w", name, err)
 	}
-	for text, lsn := range map[string]*envelope.LSN{confirmed: &i.Confirmed, restart: &i.Restart, end: &i.ServerWALEnd} {
-		if *lsn, err = envelope.ParseLSN(text); err != nil {
+	for _, f := range []struct {
+		text string
+		lsn  *envelope.LSN
+	}{{confirmed, &i.Confirmed}, {restart, &i.Restart}, {end, &i.ServerWALEnd}} {
+		if *f.lsn, err = envelope.ParseLSN(f.text); err != nil {
 			return Info{}, fmt.Errorf("look at slot %q: %w", name, err)
 		}
 	}
@@ -168,6 +172,44 @@ func (p Publication) Check(name, schema, table string) error {
 			Object: object, Problem: "does not publish inserts",
 			Fix: "let the owner run ALTER PUBLICATION " + quoted + " SET (publish = 'insert')",
 		}
+	}
+	return nil
+}
+
+// An InUseError says who holds the slot.
+type InUseError struct {
+	Slot        string
+	PID         int
+	Application string // the holder's application_name
+}
+
+// Error names the holder.
+func (e *InUseError) Error() string {
+	who := "pid " + strconv.Itoa(e.PID)
+	if e.Application != "" {
+		who += " (" + e.Application + ")"
+	}
+	return "slot " + strconv.Quote(e.Slot) + " is held by " + who + "; this relay takes over when it is released"
+}
+
+const createSQL = `SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false)`
+
+// createFailoverSQL asks for a slot that follows a promotion.
+const createFailoverSQL = `SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)`
+
+// Create makes the slot where none is. It waits for the transactions that are
+// open now, and must run outside a transaction of its own.
+func Create(ctx context.Context, q interface {
+	Querier
+	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
+}, name string, serverVersion int,
+) error {
+	sql := createSQL
+	if serverVersion >= 170000 {
+		sql = createFailoverSQL
+	}
+	if _, err := q.Exec(ctx, sql, name); err != nil {
+		return fmt.Errorf("create slot %q: %w", name, err)
 	}
 	return nil
 }

@@ -46,6 +46,9 @@ func (c *Conn) Next(f *Frame) error {
 		c.frames.beforeRead = c.armSilence
 	}
 	for {
+		if c.stopping.Load() { // also where more is buffered
+			return ErrStopped
+		}
 		kind, body, err := c.frames.next()
 		if err != nil {
 			return c.readError(err)
