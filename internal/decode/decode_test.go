@@ -3,6 +3,7 @@ package decode_test
 import (
 	"bytes"
 	"errors"
+	"fmt"
 	"math"
 	"runtime"
 	"strings"
@@ -13,6 +14,7 @@ import (
 	"github.com/google/go-cmp/cmp/cmpopts"
 
 	"github.com/walrelay/walrelay/internal/decode"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
 var noon = time.Date(2026, 1, 2, 12, 0, 0, 123456000, time.UTC)
@@ -344,6 +346,21 @@ func TestNamesAreQuotedWhereSQLNeedsIt(t *testing.T) {
 		r := decode.Relation{Schema: tc.schema, Name: tc.name}
 		if got := r.String(); got != tc.want {
 			t.Errorf("String() = %s, want %s", got, tc.want)
+		}
+	}
+}
+
+func TestEveryReservedWordOfTheServerIsQuoted(t *testing.T) {
+	t.Parallel()
+	conn := connect(t.Context(), t, envtest.SharedPostgres(t), nil)
+	results, err := conn.Exec(t.Context(), "SELECT word FROM pg_get_keywords() WHERE catcode IN ('R', 'T')").ReadAll()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, row := range results[0].Rows {
+		r := decode.Relation{Schema: string(row[0]), Name: "t"}
+		if got, want := r.String(), fmt.Sprintf(`"%s".t`, row[0]); got != want {
+			t.Errorf("String() = %s, want %s", got, want)
 		}
 	}
 }

@@ -4,6 +4,7 @@ import (
 	"bufio"
 	"bytes"
 	"crypto/sha256"
+	"encoding/binary"
 	"encoding/hex"
 	"flag"
 	"fmt"
@@ -100,12 +101,15 @@ func readFixture(tb testing.TB, path string) recording {
 }
 
 // golden decodes a recording and prints what does not differ from server to
-// server: names and values, no LSN, no time, no OID made by the server.
+// server: names and values, no LSN, no time, no OID made by the server. A
+// relation or type that is described again in the same words is left out, for
+// that depends on how soon the slot's process hears of a change in the catalog.
 func golden(tb testing.TB, r recording) string {
 	tb.Helper()
 	var b strings.Builder
 	var d decode.Decoder
 	var m decode.Message
+	described := map[uint32]string{}
 	for i, s := range r.steps {
 		if i > 0 {
 			b.WriteString("\n")
@@ -114,6 +118,13 @@ func golden(tb testing.TB, r recording) string {
 		for _, bytes := range s.messages {
 			if err := d.Decode(bytes, &m); err != nil {
 				tb.Fatalf("after %s: Decode(%x): %v", s.sql, bytes, err)
+			}
+			if m.Kind == decode.KindRelation || m.Kind == decode.KindType {
+				id := binary.BigEndian.Uint32(bytes[1:])
+				if described[id] == string(bytes) {
+					continue
+				}
+				described[id] = string(bytes)
 			}
 			printMessage(&b, &m)
 		}
@@ -141,8 +152,12 @@ func printMessage(b *strings.Builder, m *decode.Message) {
 		fmt.Fprintf(b, " %s", m.Relation)
 		for i, v := range m.Tuple {
 			fmt.Fprintf(b, "\n  %s: %s", m.Relation.Columns[i].Name, v.Kind)
-			if v.Data != nil {
-				b.WriteString(" " + printData(v.Kind == decode.Binary, v.Data))
+			switch v.Kind {
+			case decode.Null, decode.Unchanged:
+			case decode.Text:
+				b.WriteString(" " + printData("%q", v.Data))
+			case decode.Binary:
+				b.WriteString(" " + printData("%x", v.Data))
 			}
 		}
 	case decode.KindTruncate:
@@ -155,19 +170,17 @@ func printMessage(b *strings.Builder, m *decode.Message) {
 		name, _, _ := strings.Cut(m.OriginName, "_")
 		fmt.Fprintf(b, " %s", name)
 	case decode.KindMessage:
-		fmt.Fprintf(b, " %q, transactional %t: %s", m.Prefix, m.Transactional, printData(false, m.Content))
+		fmt.Fprintf(b, " %q, transactional %t: %s", m.Prefix, m.Transactional, printData("%q", m.Content))
 	}
 	b.WriteString("\n")
 }
 
-func printData(binary bool, data []byte) string {
-	switch {
-	case len(data) > 1200:
+// printData gives a long value by its length and hash.
+func printData(format string, data []byte) string {
+	if len(data) > 1200 {
 		return fmt.Sprintf("of %d bytes, sha256 %.8x", len(data), sha256.Sum256(data))
-	case binary:
-		return fmt.Sprintf("%x", data)
 	}
-	return fmt.Sprintf("%q", data)
+	return fmt.Sprintf(format, data)
 }
 
 // checkGolden compares what a scenario decoded to with its golden.
@@ -182,7 +195,7 @@ func checkGolden(t *testing.T, name, got string) {
 	}
 }
 
-func TestRecordedBytesDecodeToTheirGolden(t *testing.T) {
+func TestFixturesDecodeToTheirGolden(t *testing.T) {
 	t.Parallel()
 	for _, s := range scenarios() {
 		t.Run(s.name, func(t *testing.T) {

@@ -1,0 +1,166 @@
+// Command walrelay relays the inserts into an outbox table of PostgreSQL to
+// NATS JetStream. It is a thin shell around package walrelay.
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"github.com/alecthomas/kong"
+
+	"github.com/walrelay/walrelay/internal/testenv"
+)
+
+// Exit codes; docs/configuration.md lists them for people.
+const (
+	exitDone    = 0
+	exitFailed  = 1   // a check failed, or what was asked for could not be done
+	exitUsage   = 2   // usage or configuration
+	exitAborted = 130 // a second signal
+)
+
+// cli is the whole command line; each verb is in a file of its own.
+type cli struct {
+	Migrate migrateCmd `cmd:"" help:"Create or upgrade schema, publication and slot; --stream makes a stream."`
+	Run     runCmd     `cmd:"" help:"Relay until stopped."`
+	Tail    tailCmd    `cmd:"" help:"Show the messages of a stream as they come, with their headers."`
+	Demo    demoCmd    `cmd:"" help:"Throw-away servers, orders, crashes, and the account of what survived."`
+	Version versionCmd `cmd:"" help:"Show the version."`
+
+	DemoPart demoPartCmd `cmd:"" hidden:""`
+}
+
+// env is what a verb gets from the process.
+type env struct {
+	ctx    context.Context
+	stdout io.Writer
+	stderr io.Writer
+}
+
+func main() {
+	testenv.Main() // the demo's servers are this binary in another role
+	os.Exit(run(os.Args[1:], os.Stdout, os.Stderr))
+}
+
+func run(args []string, stdout, stderr io.Writer) int {
+	var c cli
+	code := -1
+	parser, err := kong.New(&c,
+		kong.Name("walrelay"),
+		kong.Description("Relays a transactional outbox of PostgreSQL to NATS JetStream: nothing lost, nothing stored twice, in order."),
+		kong.UsageOnError(),
+		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
+		kong.DefaultEnvars("WALRELAY"),
+		kong.Writers(stdout, stderr),
+		kong.Exit(func(c int) { code = c }),
+	)
+	if err != nil {
+		fmt.Fprintln(stderr, "walrelay:", err)
+		return exitUsage
+	}
+	parsed, err := parser.Parse(args)
+	if code >= 0 { // help was asked for
+		return code
+	}
+	if err != nil {
+		fmt.Fprintln(stderr, "walrelay:", err)
+		fmt.Fprintln(stderr, "walrelay --help lists the verbs, walrelay VERB --help the flags of one.")
+		return exitUsage
+	}
+	ctx, stop := signals(context.Background(), stderr)
+	defer stop()
+	err = parsed.Run(&env{ctx: ctx, stdout: stdout, stderr: stderr})
+	return exitCode(err, stderr)
+}
+
+// signals ends the context at the first SIGINT or SIGTERM. The second one ends
+// the process: a person who presses Ctrl-C twice means it.
+func signals(ctx context.Context, stderr io.Writer) (context.Context, func()) {
+	ctx, cancel := context.WithCancel(ctx)
+	got := make(chan os.Signal, 2)
+	signal.Notify(got, os.Interrupt, syscall.SIGTERM)
+	done := make(chan struct{})
+	go func() {
+		select {
+		case <-got:
+			cancel()
+		case <-done:
+			return
+		}
+		select {
+		case <-got:
+			fmt.Fprintln(stderr, "walrelay: second signal: leaving at once; what was not confirmed is sent again by the next start")
+			os.Exit(exitAborted)
+		case <-done:
+		}
+	}()
+	return ctx, func() {
+		signal.Stop(got)
+		close(done)
+		cancel()
+	}
+}
+
+// checkFailed makes a verb end with exit code 1 without another word.
+var errCheckFailed = errors.New("a check failed")
+
+// usageError is a configuration that cannot be used.
+type usageError struct{ err error }
+
+func (e *usageError) Error() string { return e.err.Error() }
+func (e *usageError) Unwrap() error { return e.err }
+
+func exitCode(err error, stderr io.Writer) int {
+	if err == nil {
+		return exitDone
+	}
+	if errors.Is(err, errCheckFailed) {
+		return exitFailed
+	}
+	for _, e := range flatten(err) {
+		fmt.Fprintln(stderr, "walrelay:", e)
+	}
+	if _, ok := errors.AsType[*usageError](err); ok {
+		return exitUsage
+	}
+	return exitFailed
+}
+
+// flatten gives joined errors one by one: one line a problem.
+func flatten(err error) []error {
+	if u, ok := errors.AsType[*usageError](err); ok {
+		err = u.err
+	}
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the join itself is wanted, not what is in it
+		var all []error
+		for _, e := range joined.Unwrap() {
+			all = append(all, flatten(e)...)
+		}
+		return all
+	}
+	return []error{err}
+}
+
+// logger writes text to a terminal and JSON elsewhere.
+func logger(w io.Writer, level slog.Level, format string) *slog.Logger {
+	options := &slog.HandlerOptions{Level: level}
+	if format == "text" || format == "auto" && isTerminal(w) {
+		return slog.New(slog.NewTextHandler(w, options))
+	}
+	return slog.New(slog.NewJSONHandler(w, options))
+}
+
+func isTerminal(w io.Writer) bool {
+	f, ok := w.(*os.File)
+	if !ok {
+		return false
+	}
+	info, err := f.Stat()
+	return err == nil && info.Mode()&os.ModeCharDevice != 0
+}

@@ -1,0 +1,129 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/walrelay/walrelay/migrations"
+)
+
+type migrateCmd struct {
+	database `embed:""`
+	broker   `embed:""`
+
+	Print    bool   `help:"Show the SQL and change nothing."`
+	Consumer bool   `help:"The consumer side: receipts, attempts, effects."`
+	Stream   string `help:"Make this JetStream stream as well." placeholder:"NAME"`
+	Subjects string `help:"Subjects of the stream, separated by commas (default: outbox.{source}.>)." placeholder:"LIST"`
+}
+
+// Run applies or prints what is missing. What is there already stays as it is.
+func (c *migrateCmd) Run(e *env) error {
+	cfg := migrations.Config{Schema: c.Schema, Slot: c.Slot, Publication: c.Publication}
+	cfg.Slot = firstOf(cfg.Slot, strings.ReplaceAll(strings.ToLower(c.Source), "-", "_"))
+	cfg.Publication = firstOf(cfg.Publication, cfg.Slot)
+	if c.Print {
+		if c.Consumer {
+			return migrations.PrintConsumer(e.stdout, cfg)
+		}
+		return migrations.Print(e.stdout, cfg)
+	}
+	if err := c.check(); err != nil {
+		return &usageError{err}
+	}
+	if c.DatabaseURL != "" {
+		if err := c.migrate(e, cfg); err != nil {
+			return err
+		}
+	}
+	if c.Stream == "" {
+		return nil
+	}
+	return c.makeStream(e)
+}
+
+func (c *migrateCmd) check() error {
+	var problems []error
+	if c.DatabaseURL == "" && c.Stream == "" {
+		problems = append(problems, errors.New("--database-url is not set; give a URL such as postgres://owner@db/shop"))
+	}
+	if c.Stream != "" && c.NATS == "" {
+		problems = append(problems, errors.New("--stream needs --nats, a URL such as nats://127.0.0.1:4222"))
+	}
+	return errors.Join(problems...)
+}
+
+func (c *migrateCmd) migrate(e *env, cfg migrations.Config) error {
+	conn, err := pgx.ParseConfig(c.DatabaseURL)
+	if err != nil {
+		return &usageError{errors.New("--database-url cannot be read as a PostgreSQL URL or as key=value pairs; write special characters in percent form")}
+	}
+	conn.RuntimeParams["application_name"] = "walrelay migrate"
+	report := func(s migrations.Step) {
+		line := fmt.Sprintf("%-10s %s", s.Did, s.Object)
+		if s.Detail != "" {
+			line += ": " + s.Detail
+		}
+		fmt.Fprintln(e.stdout, line)
+	}
+	if c.Consumer {
+		return migrations.Consumer(e.ctx, conn, cfg, report)
+	}
+	return migrations.Apply(e.ctx, conn, cfg, report)
+}
+
+// makeStream makes a stream that the chain can write to. One that exists is
+// left as it is.
+func (c *migrateCmd) makeStream(e *env) error {
+	nc, err := nats.Connect(c.NATS, nats.Name("walrelay migrate"))
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	defer nc.Close()
+	js, err := jetstream.New(nc)
+	if err != nil {
+		return fmt.Errorf("use JetStream: %w", err)
+	}
+	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Second)
+	defer cancel()
+	switch _, err := js.Stream(ctx, c.Stream); {
+	case err == nil:
+		fmt.Fprintf(e.stdout, "%-10s stream %s\n", migrations.Found, c.Stream)
+		return nil
+	case !errors.Is(err, jetstream.ErrStreamNotFound):
+		return fmt.Errorf("look for stream %q: %w", c.Stream, err)
+	}
+	cfg := jetstream.StreamConfig{
+		Name: c.Stream, Subjects: strings.Split(firstOf(c.Subjects, "outbox."+c.Source+".>"), ","),
+		Retention: jetstream.LimitsPolicy, Storage: jetstream.FileStorage, Duplicates: 2 * time.Minute, AllowDirect: true,
+		Replicas: 3,
+	}
+	_, err = js.CreateStream(ctx, cfg)
+	if err != nil && e.ctx.Err() == nil {
+		// Three replicas if the cluster has them: one server says no.
+		cfg.Replicas = 1
+		_, err = js.CreateStream(ctx, cfg)
+	}
+	if err != nil {
+		return fmt.Errorf("create stream %q: %w", c.Stream, err)
+	}
+	fmt.Fprintf(e.stdout, "%-10s stream %s on %s, replicas %d\n", migrations.Created, c.Stream, strings.Join(cfg.Subjects, ","), cfg.Replicas)
+	if cfg.Replicas == 1 {
+		fmt.Fprintln(e.stdout, "           one replica: an acknowledged event is as safe as this server's disk")
+	}
+	return nil
+}
+
+func firstOf(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}

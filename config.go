@@ -1,0 +1,190 @@
+package walrelay
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/url"
+	"regexp"
+	"strings"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/nats-io/nats.go"
+)
+
+// Config says what a [Relay] does. Only DatabaseURL and NATS are needed: all
+// else follows from Source.
+type Config struct {
+	// DatabaseURL is how to reach PostgreSQL, as a URL or as key=value pairs:
+	// what libpq understands, PG* variables and password files included. It
+	// is read again at each connect.
+	DatabaseURL string
+	// ReplicationURL is a direct way to the same database where DatabaseURL
+	// leads through a pooler. Empty means DatabaseURL.
+	ReplicationURL string
+	// NATS is one server or several, separated by commas.
+	NATS string
+	// NATSOptions gives further options of the connection, such as
+	// credentials. It is called at each connect, so that secrets are read
+	// again. Nil means none.
+	NATSOptions func() ([]nats.Option, error)
+
+	// Source names the relay in its messages and in PostgreSQL; one source
+	// is one order of events. Empty means Slot, or "walrelay" without one.
+	Source string
+	// Slot is the replication slot. Empty means Source.
+	Slot string
+	// Publication covers the outbox table. Empty means Source.
+	Publication string
+	// Schema holds walrelay's own tables, the outbox among them. Empty means
+	// "walrelay".
+	Schema string
+	// Stream is the JetStream stream. Empty means the source in capitals,
+	// such as WALRELAY.
+	Stream string
+	// Subject is the template of subjects, see docs/message.md. Empty means
+	// outbox.{source}.{aggregate_type}.{event_type}.
+	Subject string
+
+	// Window is how many messages may be published and not yet acknowledged.
+	// A larger one raises throughput over a long round trip and lengthens a
+	// resync. Zero means 1024.
+	Window int
+	// InFlightBytes bounds the memory for messages that are not yet
+	// acknowledged, per stream; one larger message passes alone. Zero means
+	// 32 MiB.
+	InFlightBytes int
+	// AckTimeout is how long an acknowledgement may take before the message
+	// counts as unknown and the stream is asked. Zero means 5 s.
+	AckTimeout time.Duration
+	// StatusInterval is how often PostgreSQL hears from the relay at least.
+	// Zero means 10 s; never more than a third of the server's
+	// wal_sender_timeout is used.
+	StatusInterval time.Duration
+	// Silence is how long PostgreSQL may send nothing, though asked, before
+	// the connection counts as half-open. Zero means one minute.
+	Silence time.Duration
+	// DrainTimeout bounds how long a stop waits for acknowledgements. What
+	// is not acknowledged by then is sent again by the next start. Zero
+	// means 20 s.
+	DrainTimeout time.Duration
+	// Logger receives facts about state; never a payload or a secret. Nil
+	// discards them.
+	Logger *slog.Logger
+}
+
+// A ConfigError names one setting that cannot be used.
+type ConfigError struct {
+	Field  string // as in Config
+	Value  string // empty where the value may be secret
+	Reason string // what is wrong and what to write instead
+}
+
+// Error names the field, its value and the fix.
+func (e *ConfigError) Error() string {
+	if e.Value == "" {
+		return e.Field + ": " + e.Reason
+	}
+	return fmt.Sprintf("%s %q: %s", e.Field, e.Value, e.Reason)
+}
+
+var (
+	slotName   = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
+	sourceName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}$`)
+)
+
+// withDefaults fills what is not set and checks the rest; it reports every
+// problem at once.
+func (c Config) withDefaults() (Config, error) {
+	var problems []error
+	bad := func(field, value, reason string) {
+		problems = append(problems, &ConfigError{Field: field, Value: value, Reason: reason})
+	}
+	if c.Source == "" {
+		c.Source = c.Slot
+	}
+	c.Source = or(c.Source, "walrelay")
+	c.Slot = or(c.Slot, strings.ReplaceAll(strings.ToLower(c.Source), "-", "_"))
+	c.Publication = or(c.Publication, c.Slot)
+	c.Schema = or(c.Schema, "walrelay")
+	c.Stream = or(c.Stream, strings.ToUpper(c.Source))
+	c.ReplicationURL = or(c.ReplicationURL, c.DatabaseURL)
+	if c.Logger == nil {
+		c.Logger = slog.New(slog.DiscardHandler)
+	}
+	if c.DatabaseURL == "" {
+		bad("DatabaseURL", "", "is not set; give a URL such as postgres://relay@db/shop")
+	}
+	for field, value := range map[string]string{"DatabaseURL": c.DatabaseURL, "ReplicationURL": c.ReplicationURL} {
+		if _, err := pgx.ParseConfig(value); err != nil && value != "" && (field == "DatabaseURL" || value != c.DatabaseURL) {
+			bad(field, "", maskParseError(err))
+		}
+	}
+	if c.NATS == "" {
+		bad("NATS", "", "is not set; give a URL such as nats://127.0.0.1:4222")
+	}
+	if !sourceName.MatchString(c.Source) {
+		bad("Source", c.Source, "use 1 to 63 letters, digits, - or _: it is a token of subjects and headers")
+	}
+	if !slotName.MatchString(c.Slot) {
+		bad("Slot", c.Slot, "use 1 to 63 lower-case letters, digits or _, as PostgreSQL demands of slots")
+	}
+	if len(c.Publication) > 63 || strings.ContainsRune(c.Publication, 0) {
+		bad("Publication", c.Publication, "use at most 63 bytes, as PostgreSQL demands of names")
+	}
+	if len(c.Schema) > 63 || strings.ContainsRune(c.Schema, 0) {
+		bad("Schema", c.Schema, "use at most 63 bytes, as PostgreSQL demands of names")
+	}
+	if strings.ContainsAny(c.Stream, " \t\r\n.*>/\\") {
+		bad("Stream", c.Stream, "use no blanks, dots, wildcards or slashes, as JetStream demands of streams")
+	}
+	c.Window = number(c.Window, 1024)
+	c.InFlightBytes = number(c.InFlightBytes, 32<<20)
+	c.AckTimeout = number(c.AckTimeout, 5*time.Second)
+	c.StatusInterval = number(c.StatusInterval, 10*time.Second)
+	c.Silence = number(c.Silence, time.Minute)
+	c.DrainTimeout = number(c.DrainTimeout, 20*time.Second)
+	if c.Window < 1 || c.Window > 65536 {
+		bad("Window", fmt.Sprint(c.Window), "use 1 to 65536 messages")
+	}
+	if c.InFlightBytes < 1<<20 {
+		bad("InFlightBytes", fmt.Sprint(c.InFlightBytes), "use at least 1048576 bytes")
+	}
+	for field, d := range map[string]time.Duration{
+		"AckTimeout": c.AckTimeout, "StatusInterval": c.StatusInterval, "Silence": c.Silence, "DrainTimeout": c.DrainTimeout,
+	} {
+		if d < 0 {
+			bad(field, d.String(), "use a positive duration such as 10s")
+		}
+	}
+	return c, errors.Join(problems...)
+}
+
+func or(s, otherwise string) string {
+	if s == "" {
+		return otherwise
+	}
+	return s
+}
+
+func number[T int | time.Duration](v, otherwise T) T {
+	if v == 0 {
+		return otherwise
+	}
+	return v
+}
+
+// maskParseError says which part of a URL is wrong without repeating any of it:
+// what looks like a port may be the rest of a password.
+func maskParseError(err error) string {
+	if _, ok := errors.AsType[*url.Error](err); ok {
+		return "cannot be read as a URL; write the special characters of the user and the password in percent form " +
+			"(@ as %40, : as %3A, / as %2F, # as %23, ? as %3F, % as %25)"
+	}
+	part := ""
+	if text := err.Error(); strings.Contains(text, "`: ") {
+		part, _, _ = strings.Cut(text[strings.LastIndex(text, "`: ")+3:], " (")
+	}
+	return "cannot be read as a PostgreSQL URL or as key=value pairs: " + or(part, "its form is unknown")
+}

@@ -1,0 +1,149 @@
+package inbox
+
+import (
+	"strings"
+
+	"github.com/jackc/pgx/v5"
+)
+
+// statements are the texts of all that a consumer says to its database, with
+// the schema's name in them.
+type statements struct {
+	tables                                                 string
+	receive, receiveFenced, receiveMany, receiveManyFenced string
+	failed, uncount, tried, forget                         string
+	bury, refused                                          string
+	undecided                                              string
+	register, state, verify                                string
+	holder, takeOver, renew, release                       string
+	park, parked, nextParked, unparked, unpark             string
+	requeued, requeue, resolve                             string
+	covered, cleaner, expired, expiredAttempts             string
+}
+
+// Every use of a dead letter's event id goes through the index that it has.
+const byEvent = `consumer = $1 AND left(event_id, 128) = left($2, 128)
+	AND hashtextextended(event_id, 0) = hashtextextended($2, 0) AND event_id = $2 AND resolved_at IS NULL`
+
+// durably gives a transaction whose commit may be lost by a crash one that is
+// not. A setting that asks for more than "on" stays. It rides on the receipt's
+// statement, so that it costs no round trip.
+const durably = `set_config('synchronous_commit', CASE WHEN $ASYNC OR current_setting('synchronous_commit') NOT IN ('off', 'local')
+	THEN current_setting('synchronous_commit') ELSE 'on' END, true)`
+
+// newStatements fills in the schema. The receipt's statements also give
+// pg_postmaster_start_time: another server than before may have lost commits.
+func newStatements(schema string, asyncCommit bool) statements {
+	async := "false"
+	if asyncCommit {
+		async = "true"
+	}
+	fill := func(s string) string {
+		return strings.NewReplacer(
+			"$SCHEMA", pgx.Identifier{schema}.Sanitize(),
+			"$DURABLY", strings.ReplaceAll(durably, "$ASYNC", async),
+			"$SURELY", strings.ReplaceAll(durably, "$ASYNC", "false"),
+		).Replace(s)
+	}
+	one := `INSERT INTO $SCHEMA.receipt (consumer, event_id, stream, sequence)
+		SELECT $1::text, $2::text, $3::text, $4::bigint FROM fence
+		WHERE NOT EXISTS (SELECT FROM $SCHEMA.consumer_dead_letter WHERE ` + byEvent + `)
+		ON CONFLICT DO NOTHING RETURNING 1`
+	// Sorted, so that two batches with the same ids wait for one another
+	// and do not deadlock.
+	many := `INSERT INTO $SCHEMA.receipt (consumer, event_id, stream, sequence)
+		SELECT $1::text, e.id, e.stream, e.sequence
+		FROM fence, json_to_recordset($2::json) AS e(id text, stream text, sequence bigint)
+		WHERE NOT EXISTS (SELECT FROM $SCHEMA.consumer_dead_letter WHERE ` + strings.ReplaceAll(byEvent, "$2", "e.id") + `)
+		ORDER BY e.id ON CONFLICT DO NOTHING RETURNING event_id`
+	free := `WITH fence AS (SELECT 1), `
+	fenced := func(durable, session string) string {
+		return `WITH fence AS (SELECT 1 FROM $SCHEMA.consumer WHERE durable = ` + durable + ` AND stream = $3 AND session = ` + session +
+			` FOR KEY SHARE), `
+	}
+	fresh := `fresh AS (` + one + `)
+		SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM fresh), pg_postmaster_start_time()::text, $DURABLY`
+	freshMany := `fresh AS (` + many + `)
+		SELECT (SELECT count(*) FROM fence), coalesce((SELECT json_agg(event_id) FROM fresh), '[]')::text,
+			pg_postmaster_start_time()::text, $DURABLY`
+	return statements{
+		tables: fill(`SELECT t.name FROM (VALUES ('receipt'), ('attempt'), ('held'), ('consumer_dead_letter'), ('consumer')) AS t(name)
+			WHERE to_regclass(format('%s.%I', $1::text, t.name)) IS NULL`),
+
+		receive:           fill(free + fresh),
+		receiveFenced:     fill(fenced("$5", "$6") + fresh),
+		receiveMany:       fill(free + freshMany),
+		receiveManyFenced: fill(fenced("$4", "$5") + freshMany),
+
+		failed: fill(`INSERT INTO $SCHEMA.attempt AS a (consumer, event_id, stream, sequence, attempts, deliveries, error)
+			VALUES ($1, $2, $3, $4, 1, $5, $6)
+			ON CONFLICT (consumer, event_id) DO UPDATE SET attempts = a.attempts + 1, deliveries = EXCLUDED.deliveries,
+				error = EXCLUDED.error, stream = EXCLUDED.stream, sequence = EXCLUDED.sequence, last_at = clock_timestamp()
+			RETURNING attempts`),
+		uncount: fill(`UPDATE $SCHEMA.attempt SET attempts = attempts - 1 WHERE consumer = $1 AND event_id = $2 AND attempts > 0`),
+		tried:   fill(`SELECT attempts FROM $SCHEMA.attempt WHERE consumer = $1 AND event_id = $2`),
+		forget:  fill(`DELETE FROM $SCHEMA.attempt WHERE consumer = $1 AND event_id = $2`),
+
+		bury: fill(`WITH buried AS (INSERT INTO $SCHEMA.consumer_dead_letter
+			(consumer, event_id, event_type, aggregate, stream, sequence, subject, headers, payload, payload_size, payload_sha256, attempts, reason, error, stored_at)
+			SELECT $1::text, $2::text, $3::text, $4::text, $5::text, $6::bigint, $7::text, $8::jsonb, $9::bytea, $10::bigint, $11::bytea, $12::integer, $13::text, $14::text, $15::timestamptz
+			WHERE NOT EXISTS (SELECT FROM $SCHEMA.receipt WHERE consumer = $1 AND event_id = $2)
+			ON CONFLICT DO NOTHING RETURNING 1)
+			SELECT (SELECT count(*) FROM buried), $SURELY`),
+
+		undecided: fill(`SELECT e.id, e.sequence FROM json_to_recordset($2::json) AS e(id text, sequence bigint)
+			WHERE NOT EXISTS (SELECT FROM $SCHEMA.receipt r WHERE r.consumer = $1 AND r.event_id = e.id)
+			AND NOT EXISTS (SELECT FROM $SCHEMA.consumer_dead_letter d WHERE ` +
+			strings.NewReplacer("$2", "e.id", "event_id", "d.event_id", "resolved_at", "d.resolved_at", "consumer =", "d.consumer =").Replace(byEvent) + `)
+			AND NOT EXISTS (SELECT FROM $SCHEMA.held h WHERE h.consumer = $3 AND h.stream = $4 AND h.sequence = e.sequence)
+			ORDER BY e.sequence`),
+
+		register: fill(`INSERT INTO $SCHEMA.consumer (durable, stream, consumer, stream_created, verified) VALUES ($1, $2, $3, $4::timestamptz, $5)
+			ON CONFLICT DO NOTHING`),
+		state: fill(`SELECT verified, coalesce(abs(extract(epoch FROM stream_created - $3::timestamptz)) < 0.001, true), consumer,
+			pg_postmaster_start_time()::text FROM $SCHEMA.consumer WHERE durable = $1 AND stream = $2`),
+		verify: fill(`UPDATE $SCHEMA.consumer SET verified = $3, stream_created = $4::timestamptz, at = clock_timestamp()
+			WHERE durable = $1 AND stream = $2 AND (verified <> $3 OR stream_created IS DISTINCT FROM $4::timestamptz)
+			AND pg_postmaster_start_time()::text = $5 AND ($6 = '' OR session = $6)`),
+		// A takeover waits for the transactions of the session before.
+		holder: fill(`SELECT session FROM $SCHEMA.consumer
+			WHERE durable = $1 AND stream = $2 AND (session IN ('', $3) OR lease_until < clock_timestamp()) FOR UPDATE`),
+		takeOver: fill(`UPDATE $SCHEMA.consumer SET session = $3, lease_until = clock_timestamp() + $4 * interval '1 millisecond'
+			WHERE durable = $1 AND stream = $2`),
+		renew: fill(`UPDATE $SCHEMA.consumer SET lease_until = clock_timestamp() + $4 * interval '1 millisecond'
+			WHERE durable = $1 AND stream = $2 AND session = $3`),
+		release: fill(`UPDATE $SCHEMA.consumer SET session = '', lease_until = '-infinity'
+			WHERE durable = $1 AND stream = $2 AND session = $3`),
+
+		park: fill(`WITH fence AS (SELECT 1 FROM $SCHEMA.consumer WHERE durable = $1 AND stream = $2 AND session = $9 FOR KEY SHARE),
+			parked AS (INSERT INTO $SCHEMA.held
+				(consumer, stream, sequence, event_id, aggregate, subject, headers, payload, parked)
+				SELECT $1::text, $2::text, $3::bigint, $4::text, $5::text, $6::text, $7::jsonb, $8::bytea, true FROM fence
+				ON CONFLICT DO NOTHING RETURNING 1)
+			SELECT (SELECT count(*) FROM fence), (SELECT count(*) FROM parked), $SURELY`),
+		parked: fill(`SELECT aggregate, min(sequence) FROM $SCHEMA.held WHERE consumer = $1 AND stream = $2 AND parked GROUP BY aggregate`),
+		nextParked: fill(`SELECT coalesce(min(sequence), 0) FROM $SCHEMA.held
+			WHERE consumer = $1 AND stream = $2 AND aggregate = $3 AND sequence > $4 AND parked`),
+		unparked: fill(`SELECT subject, headers::text, payload FROM $SCHEMA.held WHERE consumer = $1 AND stream = $2 AND sequence = $3`),
+		unpark:   fill(`DELETE FROM $SCHEMA.held WHERE consumer = $1 AND stream = $2 AND sequence = $3`),
+
+		// A dead letter without a payload of its own stays for the stream's.
+		requeued: fill(`SELECT id FROM $SCHEMA.consumer_dead_letter
+			WHERE consumer = $1 AND resolved_at IS NULL AND requeue_at IS NOT NULL AND id > $2 ORDER BY id LIMIT 1`),
+		requeue: fill(`SELECT event_id, stream, sequence, subject, headers::text, payload, payload_size, coalesce(requeue_by, ''), attempts
+			FROM $SCHEMA.consumer_dead_letter WHERE id = $1 AND resolved_at IS NULL AND requeue_at IS NOT NULL FOR UPDATE SKIP LOCKED`),
+		resolve: fill(`UPDATE $SCHEMA.consumer_dead_letter SET resolved_at = clock_timestamp(), resolved_by = $2, resolution = $3
+			WHERE id = $1 AND resolved_at IS NULL`),
+		refused: fill(`UPDATE $SCHEMA.consumer_dead_letter SET requeue_at = NULL, requeue_by = NULL, attempts = attempts + 1,
+			error = $2, reason = $3 WHERE id = $1 AND resolved_at IS NULL`),
+
+		covered: fill(`SELECT (SELECT count(*) FROM $SCHEMA.receipt WHERE consumer = $1 AND stream = $2 AND sequence BETWEEN $3 AND $4)
+			+ (SELECT count(*) FROM $SCHEMA.consumer_dead_letter WHERE consumer = $1 AND stream = $2 AND sequence BETWEEN $3 AND $4)`),
+		// One cleaner at a time, by a lock that ends with the transaction.
+		cleaner: fill(`SELECT pg_try_advisory_xact_lock(hashtextextended('$SCHEMA receipts of ' || $1, 0))`),
+		expired: fill(`DELETE FROM $SCHEMA.receipt WHERE ctid = ANY (ARRAY(SELECT ctid FROM $SCHEMA.receipt
+			WHERE at < clock_timestamp() - $1 * interval '1 millisecond' AND consumer = $2 LIMIT $3 FOR UPDATE SKIP LOCKED))`),
+		expiredAttempts: fill(`DELETE FROM $SCHEMA.attempt WHERE ctid = ANY (ARRAY(SELECT ctid FROM $SCHEMA.attempt
+			WHERE last_at < clock_timestamp() - $1 * interval '1 millisecond' AND consumer = $2 LIMIT $3 FOR UPDATE SKIP LOCKED))`),
+	}
+}

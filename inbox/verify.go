@@ -1,0 +1,158 @@
+package inbox
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+)
+
+// verify notes from time to time how far all is decided. At a start, and when
+// the database server has changed, it first compares what was delivered until
+// then with the receipts: a server that was promoted may have forgotten
+// commits whose messages are acknowledged. What was delivered since then was
+// committed by the server that is asked.
+func (s *session) verify(ctx context.Context) error {
+	c := s.c
+	t := time.NewTicker(c.cfg.CheckInterval)
+	defer t.Stop()
+	suspectTo := s.info.Delivered.Stream
+	cleaned := time.Time{}
+	for {
+		var err error
+		if suspectTo, err = s.verifyOnce(ctx, suspectTo); err != nil && ctx.Err() == nil {
+			c.log.DebugContext(ctx, "state of the consumer not noted", slog.Any("err", err))
+			if s.fence != nil && errors.Is(err, errOtherServer) {
+				return err
+			}
+		}
+		if time.Since(cleaned) > cleanEvery {
+			cleaned = time.Now()
+			c.clean(ctx)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-t.C:
+		case <-c.recheck:
+			if s.fence != nil {
+				continue // the session ends where it matters
+			}
+			if suspectTo, err = s.again(ctx, suspectTo); err != nil {
+				c.askRecheck()
+				if pause(ctx, jitter(min(time.Second, c.cfg.CheckInterval))) != nil {
+					return nil
+				}
+			}
+		}
+	}
+}
+
+// again begins the comparison anew, for a server that may have forgotten.
+func (s *session) again(ctx context.Context, suspectTo uint64) (uint64, error) {
+	st, err := s.readState(ctx)
+	if err != nil {
+		return suspectTo, err
+	}
+	// Only now: what the old server committed was delivered before.
+	info, err := s.source.Info(ctx)
+	if err != nil {
+		return suspectTo, err
+	}
+	s.verified, s.server = st.verified, st.server
+	return max(suspectTo, info.Delivered.Stream), nil
+}
+
+// verifyOnce compares up to the ack floor, and notes what is decided.
+func (s *session) verifyOnce(ctx context.Context, suspectTo uint64) (uint64, error) {
+	c := s.c
+	info, err := s.source.Info(ctx)
+	if err != nil {
+		return suspectTo, fmt.Errorf("read the state of JetStream consumer %q: %w", c.cfg.durable(), err)
+	}
+	floor := info.AckFloor.Stream
+	switch {
+	case s.fence != nil:
+		// All was compared at the start, and is here until it is done.
+		if !s.recovered.Load() {
+			return suspectTo, nil
+		}
+		if lowest := s.lanes.lowestReplayed(); lowest != 0 {
+			floor = min(floor, lowest-1)
+		}
+	case s.verified < suspectTo:
+		floor = min(floor, suspectTo)
+		missing := 0
+		err := s.undecided(ctx, s.verified, floor, func(p place) {
+			missing++
+			s.lanes.add(&entry{seq: p.seq, recovered: true, replayed: true}, p.key)
+		})
+		if err != nil {
+			return suspectTo, err
+		}
+		if missing > 0 {
+			c.log.WarnContext(ctx, "the database has forgotten events whose messages are acknowledged; they are applied again",
+				slog.Int("count", missing), slog.Uint64("after", s.verified), slog.Uint64("up_to", floor))
+			return suspectTo, nil
+		}
+	}
+	if floor <= s.verified {
+		return suspectTo, nil
+	}
+	session := ""
+	if s.fence != nil {
+		session = s.fence.session
+	}
+	var n int64
+	err = c.within(ctx, func(u unit) (err error) {
+		n, err = u.exec(ctx, c.sql.verify, c.cfg.durable(), c.cfg.Stream, int64(floor), stamp(s.created), s.server, session) //nolint:gosec // sequences stay below 2^63
+		return err
+	})
+	if err != nil {
+		return suspectTo, fmt.Errorf("note how far consumer %q is: %w", c.cfg.durable(), err)
+	}
+	if n == 0 {
+		c.askRecheck()
+		return suspectTo, errOtherServer
+	}
+	s.verified = floor
+	return suspectTo, nil
+}
+
+const (
+	cleanEvery = time.Minute
+	// cleanBatch keeps transactions and locks short.
+	cleanBatch = 2000
+)
+
+// clean deletes old receipts and counts of attempts, in small transactions.
+// Where another process is at it, it leaves it to that one.
+func (c *Consumer) clean(ctx context.Context) {
+	if c.cfg.ReceiptRetention < 0 {
+		return
+	}
+	for {
+		var mine bool
+		var n int64
+		err := c.within(ctx, func(u unit) error {
+			err := u.query(ctx, c.sql.cleaner, []any{c.cfg.Name}, func(scan func(...any) error) error { return scan(&mine) })
+			if err != nil || !mine {
+				return err
+			}
+			old := c.cfg.ReceiptRetention.Milliseconds()
+			if n, err = u.exec(ctx, c.sql.expired, old, c.cfg.Name, cleanBatch); err != nil {
+				return err
+			}
+			_, err = u.exec(ctx, c.sql.expiredAttempts, old, c.cfg.Name, cleanBatch)
+			return err
+		})
+		if err != nil {
+			c.log.DebugContext(ctx, "old receipts not deleted", slog.Any("err", err))
+			return
+		}
+		if !mine || n < cleanBatch || pause(ctx, jitter(100*time.Millisecond)) != nil {
+			return
+		}
+	}
+}

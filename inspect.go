@@ -1,0 +1,54 @@
+package walrelay
+
+import (
+	"context"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/internal/slot"
+)
+
+// inspectEvery is how often slot and publication are looked at while events
+// flow.
+const inspectEvery = 10 * time.Second
+
+// inspectLoop watches what PostgreSQL says of slot and publication. A table
+// taken out of the publication is silent in the stream, and so is a missing
+// publication on PostgreSQL 18: the rows just pass.
+func (s *session) inspectLoop(ctx context.Context) error {
+	tick := time.NewTicker(inspectEvery)
+	defer tick.Stop()
+	for {
+		if err := s.look(ctx); err != nil {
+			return ended(ctx, "look at slot and publication", err)
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-tick.C:
+		case <-s.lookNow:
+		}
+	}
+}
+
+func (s *session) look(ctx context.Context) error {
+	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		info, err := slot.Inspect(ctx, conn, s.cfg.Slot)
+		if err != nil {
+			return err
+		}
+		s.slotInfo.Store(&slotSeen{Info: info, at: time.Now()})
+		p, err := slot.InspectPublication(ctx, conn, s.cfg.Publication, s.cfg.Schema, outboxTable)
+		if err != nil {
+			return err
+		}
+		return p.Check(s.cfg.Publication, s.cfg.Schema, outboxTable)
+	})
+}
+
+// slotSeen is what PostgreSQL said of the slot, and when.
+type slotSeen struct {
+	slot.Info
+	at time.Time
+}

@@ -1,0 +1,73 @@
+package deadletter
+
+import (
+	"bytes"
+	"crypto/sha256"
+	"encoding/json"
+	"time"
+
+	"github.com/walrelay/walrelay/envelope"
+)
+
+// MaxPayload is the largest payload that is copied into a record. Of a larger
+// one size and hash are kept; the row stays in its table, where retention
+// leaves it.
+const MaxPayload = 1 << 20
+
+// A Letter is one event that could not be delivered.
+type Letter struct {
+	ID       int64 // given by PostgreSQL
+	Source   string
+	Position envelope.Position // zero: not known
+	EventID  string            // empty: it has none
+	// Table is schema.name.
+	Table                                 string
+	AggregateType, AggregateID, EventType string
+	Stream, Subject                       string
+	// RowHeaders is the text of the row's headers column, as it was; nil for
+	// null.
+	RowHeaders []byte
+	Payload    []byte
+	// PayloadNull says that the payload was SQL's null.
+	PayloadNull bool
+	Reason      string // a stable word
+	Error       string // for the operator: object, what is wrong, fix
+	CommittedAt time.Time
+
+	// What follows is filled by reading.
+
+	PayloadSize  int64
+	PayloadHash  []byte // SHA-256
+	At           time.Time
+	ParkedBehind int64 // id of the letter that it waits behind; 0 if none
+	ResolvedAt   time.Time
+	ResolvedBy   string
+	Resolution   string
+	Sequence     int64
+}
+
+// headers gives the row's headers as JSON: an object as it was, anything else
+// as a string of its text.
+func (l *Letter) headers() ([]byte, error) {
+	if l.RowHeaders == nil {
+		return nil, nil
+	}
+	if trimmed := bytes.TrimSpace(l.RowHeaders); json.Valid(trimmed) && trimmed[0] == '{' && !bytes.Contains(trimmed, []byte(`\u0000`)) {
+		return trimmed, nil
+	}
+	return json.Marshal(string(bytes.ReplaceAll(l.RowHeaders, []byte{0}, []byte(`\0`))))
+}
+
+func (l *Letter) payload() (kept []byte, size int64, hash []byte) {
+	if l.PayloadNull {
+		return nil, 0, nil
+	}
+	sum := sha256.Sum256(l.Payload)
+	if len(l.Payload) <= MaxPayload {
+		kept = l.Payload
+		if kept == nil {
+			kept = []byte{}
+		}
+	}
+	return kept, int64(len(l.Payload)), sum[:]
+}

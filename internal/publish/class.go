@@ -1,0 +1,139 @@
+package publish
+
+import (
+	"fmt"
+	"strings"
+)
+
+// A Class says what a failed publish asks for.
+type Class uint8
+
+const (
+	// ClassEnvironment is a failure that an operator or time can mend: the
+	// same message is tried again, in order, for ever. Whatever is unknown
+	// belongs here.
+	ClassEnvironment Class = iota
+	// ClassResync is the chain's own business: the expectation did not
+	// hold, or the outcome is unknown. The stream's end tells.
+	ClassResync
+	// ClassPermanent is a failure of this one event that repeats on every
+	// attempt: it belongs among the dead letters.
+	ClassPermanent
+)
+
+// String gives the class in a word.
+func (c Class) String() string {
+	switch c {
+	case ClassEnvironment:
+		return "environment"
+	case ClassResync:
+		return "resync"
+	case ClassPermanent:
+		return "permanent"
+	}
+	return fmt.Sprintf("class %d", uint8(c))
+}
+
+// JetStream's error codes that this package treats by number.
+const (
+	codeAccountLimits     = 10002
+	codeClusterNotAvail   = 10008
+	codeNotLeader         = 10009
+	codeInsufficient      = 10023
+	codeMemoryResources   = 10028
+	codeNoMessage         = 10037
+	codeNotEnabledAccount = 10039
+	codeStorageResources  = 10047
+	codeTooLarge          = 10054
+	codeStreamNotFound    = 10059
+	codeOtherStream       = 10060
+	codeWrongLastSeq      = 10071
+	codeNotEnabled        = 10076
+	codeStoreFailed       = 10077
+	codeHeaderTooLarge    = 10097
+	codeSealed            = 10109
+	codeOffline           = 10118
+	codeDuplicateInFlight = 10158
+	codeSubjectSeqBusy    = 10163
+	codeWrongLastSeqConst = 10164
+	codeTTLInvalid        = 10165
+	codeTTLDisabled       = 10166
+	codeOfflineReason     = 10194
+)
+
+// Classify gives the class of a JetStream error code in answer to a publish.
+func Classify(code int) Class {
+	switch code {
+	case codeWrongLastSeq, codeWrongLastSeqConst, codeDuplicateInFlight, codeSubjectSeqBusy:
+		return ClassResync
+	case codeTooLarge, codeHeaderTooLarge, codeTTLInvalid, codeTTLDisabled:
+		return ClassPermanent
+	default:
+		return ClassEnvironment
+	}
+}
+
+// A Reason names why an event can never be stored.
+type Reason string
+
+// The reasons for which a server refuses one event for good.
+const (
+	ReasonTooLarge       Reason = "message too large"
+	ReasonHeaderTooLarge Reason = "headers too large"
+	ReasonHeaderRefused  Reason = "header refused"
+	ReasonIllegal        Reason = "illegal message"
+	ReasonIDInUse        Reason = "id in use"
+)
+
+func permanentReason(code int) Reason {
+	switch code {
+	case codeTooLarge:
+		return ReasonTooLarge
+	case codeHeaderTooLarge:
+		return ReasonHeaderTooLarge
+	default:
+		return ReasonHeaderRefused
+	}
+}
+
+// An APIError is an error that JetStream answered with.
+type APIError struct {
+	// Code is JetStream's own error code, such as 10077.
+	Code int
+	// Description is the server's text.
+	Description string
+}
+
+// Error gives the server's text and code.
+func (e *APIError) Error() string {
+	return fmt.Sprintf("%s (JetStream error %d)", e.Description, e.Code)
+}
+
+// explain says what an answer of the server means for the operator of stream.
+func explain(stream string, e *APIError) string {
+	switch e.Code {
+	case codeStreamNotFound:
+		return fmt.Sprintf("stream %q does not exist; create it with `walrelay migrate --stream %s`", stream, stream)
+	case codeStoreFailed:
+		if strings.Contains(e.Description, "maximum") {
+			return fmt.Sprintf("stream %q is full: %s; purge it, raise the limit or let old messages go", stream, e.Description)
+		}
+		return fmt.Sprintf("stream %q cannot store: %s; look at the server's disk and log", stream, e.Description)
+	case codeAccountLimits:
+		return fmt.Sprintf("the account's JetStream limits are reached at stream %q: %s; raise them", stream, e.Description)
+	case codeInsufficient, codeStorageResources, codeMemoryResources:
+		return fmt.Sprintf("the server of stream %q lacks resources: %s", stream, e.Description)
+	case codeClusterNotAvail, codeNotLeader:
+		return fmt.Sprintf("stream %q has no leader: %s", stream, e.Description)
+	case codeOffline, codeOfflineReason:
+		return fmt.Sprintf("stream %q is offline: %s", stream, e.Description)
+	case codeNotEnabled, codeNotEnabledAccount:
+		return fmt.Sprintf("JetStream not enabled: %s; enable it on the server and for the account", e.Description)
+	case codeSealed:
+		return fmt.Sprintf("stream %q is sealed and takes no messages; name another stream", stream)
+	case codeOtherStream:
+		return fmt.Sprintf("another stream than %q takes the subject: %s; correct the streams' subjects", stream, e.Description)
+	default:
+		return fmt.Sprintf("stream %q refuses: %v", stream, e)
+	}
+}

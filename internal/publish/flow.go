@@ -1,0 +1,258 @@
+package publish
+
+import (
+	"errors"
+	"fmt"
+	"strconv"
+	"time"
+
+	"github.com/nats-io/nats.go"
+)
+
+// Ranks of failures: what names the cause beats what follows from it.
+const (
+	rankConsequence = iota
+	rankCause
+	rankDenied
+)
+
+// pump sends what waits, as far as the window goes.
+func (s *Stream) pump() {
+	for s.sending() && s.w.next < s.w.tail && s.w.inFlight() < s.limit {
+		s.publishNext()
+	}
+}
+
+func (s *Stream) publishNext() {
+	i := s.w.next
+	e := s.w.at(i)
+	s.seqBuf = strconv.AppendUint(s.seqBuf[:0], s.w.seq(i)-1, 10)
+	s.replyTo = append(s.replyTo[:0], s.inbox...)
+	s.replyTo = strconv.AppendUint(s.replyTo, s.w.number(i), 10)
+	e.fill(&s.msg, text(s.seqBuf)) // the client copies all of it before it returns
+	s.msg.Reply = text(s.replyTo)
+	if s.w.inFlight() == 0 {
+		s.headSince = time.Now()
+	}
+	err := s.nc.PublishMsg(&s.msg)
+	s.w.sent()
+	if err != nil {
+		s.notSent(e, err)
+	}
+}
+
+// notSent judges an error of the client itself.
+func (s *Stream) notSent(e *entry, err error) {
+	f := &failure{class: ClassResync, rank: rankConsequence, reason: "connection to NATS lost: " + err.Error()}
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		s.w.answer(e)
+		f = s.overPayload(e)
+	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg):
+		// The router should have refused it; the client did.
+		s.w.answer(e)
+		f = &failure{class: ClassPermanent, rank: rankCause, permanent: ReasonIllegal, reason: err.Error()}
+	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed):
+		s.w.answer(e)
+		s.cut = true
+		s.count.Disconnects++
+	}
+	e.fail = f
+	s.fail(f)
+}
+
+// overPayload tells an event that is too large for good from a server whose
+// limit has become smaller than it was.
+func (s *Stream) overPayload(e *entry) *failure {
+	limit, largest := s.conn.MaxPayload(), s.conn.largestPayload()
+	if e.bodyLen > largest || limit >= largest {
+		return &failure{
+			class: ClassPermanent, rank: rankCause, permanent: ReasonTooLarge,
+			reason: fmt.Sprintf("body of %d bytes and its headers are over the server's max_payload of %d", e.bodyLen, limit),
+		}
+	}
+	return &failure{
+		class: ClassEnvironment, rank: rankCause,
+		reason: fmt.Sprintf("body of %d bytes and its headers are over the server's max_payload of %d, which was %d before: raise it again", e.bodyLen, limit, largest),
+	}
+}
+
+// onAck is the subscription's callback: one answer.
+func (s *Stream) onAck(inbox string, m *nats.Msg) {
+	if len(m.Subject) <= len(inbox) {
+		return
+	}
+	number, ok := parseDigits(m.Subject[len(inbox):])
+	if !ok {
+		return
+	}
+	a := s.parse.parse(m.Header, m.Data)
+
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	i, current := s.w.index(number)
+	if !current || s.stopErr != nil || s.inbox != inbox || s.w.at(i).answered {
+		s.count.Stale++
+		return
+	}
+	e := s.w.at(i)
+	s.w.answer(e)
+	now := time.Now()
+	if f := s.read(i, e, a); f != nil {
+		e.fail = f
+		s.fail(f)
+	} else {
+		e.acked = true
+		s.acked = max(s.acked, s.w.seq(i))
+		s.advance(now)
+	}
+	s.answeredAt = now
+	s.pump()
+	if s.changed != nil && s.worthWaking() {
+		s.wake()
+	}
+	s.deliver()
+}
+
+// worthWaking keeps a sender that waits for room from being woken for each ack.
+func (s *Stream) worthWaking() bool {
+	if !s.sending() {
+		return s.w.unanswered == 0
+	}
+	return s.w.held() <= s.cfg.Window-s.cfg.Window/8 && s.w.bytes <= s.cfg.MaxBytes-s.cfg.MaxBytes/8
+}
+
+// advance takes from the head what is acknowledged without a hole.
+func (s *Stream) advance(now time.Time) {
+	for s.w.head < s.w.next && s.w.at(s.w.head).acked {
+		s.headStored(now)
+		s.count.Acks++
+	}
+	if s.state == StateProbing {
+		s.setState(StateFlowing, "")
+	}
+	s.attempts = 0
+	s.limit = min(s.cfg.Window, 2*s.limit)
+}
+
+// read gives nil if the answer says that entry i is stored in its place.
+func (s *Stream) read(i uint64, e *entry, a ack) *failure {
+	switch a.kind {
+	case ackStored:
+		if a.seq == s.w.seq(i) {
+			return nil
+		}
+		return &failure{class: ClassResync, rank: rankCause, reason: fmt.Sprintf("stored at sequence %d instead of %d", a.seq, s.w.seq(i))}
+	case ackDuplicate:
+		s.count.Duplicates++
+		if e.tried && e.maybe && a.seq == s.w.seq(i) {
+			return nil // the attempt before this one was stored
+		}
+		return &failure{
+			class: ClassResync, rank: rankCause, duplicate: a.seq,
+			reason: fmt.Sprintf("the id of an event was seen before, at sequence %d", a.seq),
+		}
+	case ackNoResponders:
+		s.count.NoResponders++
+		return &failure{class: ClassEnvironment, rank: rankCause, reason: s.nobodyAnswers(e)}
+	case ackError:
+		return s.refusal(a.err)
+	case ackOther:
+	}
+	s.count.Environment++
+	return &failure{
+		class: ClassEnvironment, rank: rankCause,
+		reason: fmt.Sprintf("subject %q was answered by stream %q instead of %q: correct the streams' subjects", e.subject(), a.stream, s.cfg.Stream),
+	}
+}
+
+func (s *Stream) nobodyAnswers(e *entry) string {
+	if !s.facts.Covers(e.subject()) {
+		return s.notCovered(e.subject())
+	}
+	return fmt.Sprintf("nobody answers on subject %q: stream %q has no leader, or JetStream is not enabled", e.subject(), s.cfg.Stream)
+}
+
+func (s *Stream) notCovered(subject string) string {
+	return fmt.Sprintf("no stream covers subject %q: stream %q has subjects %q; add it there, or change the route", subject, s.cfg.Stream, s.facts.Subjects)
+}
+
+func (s *Stream) refusal(err *APIError) *failure {
+	f := &failure{class: Classify(err.Code), rank: rankCause, code: err.Code, reason: explain(s.cfg.Stream, err)}
+	switch f.class {
+	case ClassResync:
+		f.rank = rankConsequence
+		s.count.WrongSequence++
+	case ClassEnvironment:
+		s.count.Environment++
+	case ClassPermanent:
+		f.permanent = permanentReason(err.Code)
+	}
+	return f
+}
+
+// fail stops sending. The first failure says why, unless a later one knows
+// better.
+func (s *Stream) fail(f *failure) {
+	now := time.Now()
+	if f.rank > rankConsequence || s.why == nil {
+		s.lastError, s.lastErrorAt = f.reason, now
+	}
+	if s.why == nil || f.rank > s.why.rank {
+		s.why = f
+	}
+	if s.sending() {
+		s.whyAt = now
+		s.setState(StateSettling, s.why.reason)
+	}
+	s.poke()
+}
+
+func (s *Stream) poke() {
+	select {
+	case s.kick <- struct{}{}:
+	default:
+	}
+}
+
+// onDisconnect is told by the connection: answers to what is in flight will not
+// come.
+func (s *Stream) onDisconnect() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.stopErr != nil {
+		return
+	}
+	s.cut = true
+	if s.sending() {
+		s.count.Disconnects++
+		s.fail(&failure{class: ClassResync, rank: rankConsequence, reason: "connection to NATS lost"})
+	}
+	s.wake()
+}
+
+// onDenied is told by the connection that the server let something not through.
+// It is the only answer that a publish without permission gets.
+func (s *Stream) onDenied(verb, subject string) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	inbox := verb != "publish" && s.inbox != "" && subject == s.inbox+"*"
+	hit := inbox
+	for i := s.w.head; i < s.w.next; i++ {
+		e := s.w.at(i)
+		if !inbox && (verb != "publish" || e.subject() != subject) {
+			continue
+		}
+		hit = true
+		if !e.answered && !inbox {
+			s.w.answer(e)
+			e.maybe = true // one violation is not each message's own answer
+		}
+	}
+	if !hit {
+		return
+	}
+	s.count.Denied++
+	s.fail(&failure{class: ClassEnvironment, rank: rankDenied, reason: notPermitted(verb, subject)})
+	s.wake()
+}

@@ -1,0 +1,273 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"golang.org/x/sync/errgroup"
+
+	"github.com/walrelay/walrelay/envelope"
+)
+
+// readers is how many places are read at a time. Each answer holds a whole
+// message.
+const readers = 16
+
+var errLoss = errors.New("the stream has less than it acknowledged")
+
+// resync reads the stream's end from its leader, settles which messages are
+// stored, and begins a new round behind them.
+func (r *recovery) resync(ctx context.Context) error {
+	r.show(StateResync, "")
+	if err := r.subscribe(); err != nil {
+		return err
+	}
+	info, err := r.conn.StreamInfo(ctx, r.cfg.Stream)
+	if err != nil {
+		return err
+	}
+	if err := r.checkLoss(end{created: info.Created, lastSeq: info.LastSeq}); err != nil {
+		return err
+	}
+	r.mu.Lock()
+	r.facts = info.Facts
+	r.w.close()
+	seqs := r.w.unproven(info.LastSeq)
+	r.mu.Unlock()
+
+	places, err := r.places(ctx, seqs)
+	if err != nil {
+		return err
+	}
+
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	v := r.w.judge(r.cfg.Source, r.known(), info.LastSeq, places)
+	now := time.Now()
+	for range v.stored {
+		r.headStored(now)
+		r.count.Found++
+	}
+	r.deliver()
+	if v.foreign > 0 {
+		return r.otherWriter(v)
+	}
+	if r.w.held() > 0 {
+		if subject := r.w.at(r.w.head).subject(); !r.facts.Covers(subject) {
+			return errors.New(r.notCovered(subject))
+		}
+	}
+	r.begin()
+	return nil
+}
+
+// begin starts a round of sending with one message in flight; each ack doubles
+// that, so that trouble which lasts costs one message an attempt.
+func (s *Stream) begin() {
+	s.w.rewind()
+	s.limit = 1
+	s.why, s.cut = nil, false
+	s.count.Resyncs++
+	if s.w.held() > 0 {
+		s.setState(StateProbing, "")
+	} else {
+		s.setState(StateFlowing, "")
+		s.attempts = 0
+	}
+	s.pump()
+}
+
+func (s *Stream) otherWriter(v verdict) error {
+	if v.foreign > s.w.base && s.w.held() > 0 {
+		s.w.at(s.w.head).maybe = false // its place is seen to be another's, also if that one is deleted later
+	}
+	e := &SecondWriterError{Stream: s.cfg.Stream, Seq: v.foreign, Missing: v.missing}
+	if v.place.found {
+		e.Subject, e.Source = v.place.msg.Subject, v.place.msg.Header.Get(envelope.HeaderSource)
+		e.SameSource = e.Source == s.cfg.Source
+	}
+	return e
+}
+
+// subscribe makes sure that answers arrive on the present client.
+func (s *Stream) subscribe() error {
+	nc, err := s.conn.client()
+	if err != nil {
+		return err
+	}
+	s.mu.Lock()
+	same := s.nc == nc && s.sub != nil && s.sub.IsValid()
+	s.mu.Unlock()
+	if same {
+		return nil
+	}
+	inbox := nc.NewInbox() + "."
+	sub, err := nc.Subscribe(inbox+"*", func(m *nats.Msg) { s.onAck(inbox, m) })
+	if err != nil {
+		return fmt.Errorf("subscribe to acknowledgements: %w", err)
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil { // bounded by the window
+		return fmt.Errorf("subscribe to acknowledgements: %w", err)
+	}
+	s.mu.Lock()
+	old := s.sub
+	s.nc, s.sub, s.inbox = nc, sub, inbox
+	s.mu.Unlock()
+	if old != nil {
+		_ = old.Unsubscribe() // of a client that is gone
+	}
+	return nil
+}
+
+// checkLoss compares the stream's end with what was acknowledged. A leader that
+// was just elected may lag, so only the same answer after a while is a gap.
+func (r *recovery) checkLoss(now end) error {
+	r.mu.Lock()
+	created, acked := r.created, r.acked
+	r.mu.Unlock()
+	if !lost(created, acked, now) {
+		r.suspect = nil
+		return nil
+	}
+	gap := &GapError{Stream: r.cfg.Stream, Acked: acked, LastSeq: now.lastSeq, Created: created, CreatedNow: now.created}
+	if r.suspect != nil && r.suspect.created.Equal(now.created) && r.suspect.lastSeq == now.lastSeq {
+		if time.Since(r.suspectAt) >= r.cfg.LossConfirm {
+			return gap
+		}
+	} else {
+		r.suspect, r.suspectAt = &now, time.Now()
+	}
+	return fmt.Errorf("%w: %w; asking again after %v", errLoss, errors.New(gap.Error()), r.cfg.LossConfirm)
+}
+
+func (s *Stream) places(ctx context.Context, seqs []uint64) (map[uint64]place, error) {
+	var mu sync.Mutex
+	places := make(map[uint64]place, len(seqs))
+	g, ctx := errgroup.WithContext(ctx)
+	g.SetLimit(readers)
+	for _, seq := range seqs {
+		g.Go(func() error {
+			p, err := s.place(ctx, seq)
+			mu.Lock()
+			defer mu.Unlock()
+			places[seq] = p
+			return err
+		})
+	}
+	return places, g.Wait()
+}
+
+// head deals with the first message that is not stored where its own answer
+// calls for more than another attempt. It says whether to pause before that.
+func (r *recovery) head(ctx context.Context, again bool) (bool, error) {
+	r.mu.Lock()
+	var f *failure
+	if r.w.inFlight() > 0 {
+		f = r.w.at(r.w.head).fail
+	}
+	r.mu.Unlock()
+	switch {
+	case f == nil:
+		return again, nil
+	case f.class == ClassPermanent:
+		return false, r.refuse(ctx, f.permanent, f.reason)
+	case f.duplicate > 0:
+		return r.duplicate(ctx, f.duplicate, again)
+	default:
+		return again, nil
+	}
+}
+
+// refusedError is what Refused gave.
+type refusedError struct{ err error }
+
+func (e *refusedError) Error() string { return "dead letter: " + e.err.Error() }
+func (e *refusedError) Unwrap() error { return e.err }
+
+// refuse hands the head over as a dead letter and takes it out of the chain.
+func (r *recovery) refuse(ctx context.Context, reason Reason, detail string) error {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.deliver()
+	for r.delivering {
+		if err := r.wait(ctx, 0); err != nil {
+			return err
+		}
+	}
+	e := r.w.at(r.w.head)
+	out := Refused{
+		Stream: r.cfg.Stream, Tx: e.tx, Position: e.pos, Message: e.message(), Reason: reason, Detail: detail,
+	}
+	r.setState(StateRefusing, fmt.Sprintf("%s: %s", reason, detail))
+	if r.cfg.Refused == nil {
+		return &refusedError{err: errors.New("nobody takes dead letters")}
+	}
+	r.mu.Unlock()
+	err := r.cfg.Refused(ctx, out)
+	r.mu.Lock()
+	if err != nil {
+		return &refusedError{err: err}
+	}
+	r.log.WarnContext(ctx, "event refused for good", slog.String("position", out.Position.String()),
+		slog.String("msg_id", out.Message.MsgID), slog.String("reason", string(reason)))
+	r.w.drop()
+	r.count.Refused++
+	r.attempts = 1 // it was progress
+	return nil
+}
+
+// duplicate finds out what a duplicate reply for the head means: the message at
+// seq is the event itself, another one under the same id, or gone.
+func (r *recovery) duplicate(ctx context.Context, seq uint64, again bool) (bool, error) {
+	p, err := r.place(ctx, seq)
+	if err != nil {
+		return again, err
+	}
+	r.mu.Lock()
+	e := r.w.at(r.w.head)
+	pos, ours := e.pos, p.found && p.is(r.cfg.Source, e)
+	switch {
+	case ours && seq > r.w.base:
+		// In its place: the resync counts it.
+		e.maybe = true
+	case ours:
+		r.foundBefore()
+	case !p.found:
+		r.why = &failure{
+			class: ClassEnvironment, rank: rankCause,
+			reason: fmt.Sprintf("the event at position %s has an id that the stream saw within its duplicate window of %v, but the message at sequence %d is gone: it is sent again until that window has passed",
+				pos, r.facts.DuplicateWindow, seq),
+		}
+	}
+	r.mu.Unlock()
+	switch {
+	case ours:
+		return false, nil
+	case p.found:
+		other := p.identity()
+		return false, r.refuse(ctx, ReasonIDInUse, fmt.Sprintf(
+			"the message at sequence %d has the same id: subject %q, source %q, position %s; this event has source %q, position %s",
+			seq, p.msg.Subject, other.source, other.pos, r.cfg.Source, pos))
+	default:
+		return true, nil
+	}
+}
+
+// foundBefore takes out the head, which is stored earlier in the stream.
+func (s *Stream) foundBefore() {
+	e := s.w.at(s.w.head)
+	if n := len(s.owed); n > 0 && s.owed[n-1].tx == e.tx {
+		s.owed[n-1].n++
+	} else {
+		s.owed = append(s.owed, storedRun{tx: e.tx, n: 1})
+	}
+	s.w.drop()
+	s.count.Found++
+	s.attempts = 1
+	s.deliver()
+}

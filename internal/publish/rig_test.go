@@ -1,0 +1,248 @@
+package publish_test
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
+)
+
+const source = "shop"
+
+// A rig is one stream under test with what it told us.
+type rig struct {
+	t      *testing.T
+	conn   *publish.Conn
+	stream *publish.Stream
+	cancel context.CancelFunc
+	ended  chan struct{}
+	runErr error
+
+	mu      sync.Mutex
+	stored  map[uint64]int
+	total   int
+	lastTx  uint64
+	refused []publish.Refused
+}
+
+func openConn(t *testing.T, urls string, opts ...nats.Option) *publish.Conn {
+	t.Helper()
+	conn, err := publish.Open(t.Context(), publish.ConnConfig{
+		URLs: urls, RequestTimeout: time.Second,
+		Options: func() ([]nats.Option, error) { return opts, nil },
+	})
+	if err != nil {
+		t.Fatalf("Open: %v", err)
+	}
+	t.Cleanup(conn.Close)
+	return conn
+}
+
+// startOn runs a stream on conn from the stream's end.
+func startOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig {
+	t.Helper()
+	r := &rig{t: t, conn: conn, ended: make(chan struct{}), stored: map[uint64]int{}}
+	cfg := publish.Config{
+		Stream: "EV", Source: source, AckTimeout: time.Second, LossConfirm: 200 * time.Millisecond, RetryMost: 200 * time.Millisecond,
+		Stored: func(tx uint64, n int) {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			if tx < r.lastTx {
+				t.Errorf("Stored(%d) after Stored(%d)", tx, r.lastTx)
+			}
+			r.lastTx = tx
+			r.stored[tx] += n
+			r.total += n
+		},
+		Refused: func(_ context.Context, refused publish.Refused) error {
+			r.mu.Lock()
+			defer r.mu.Unlock()
+			r.refused = append(r.refused, refused)
+			return nil
+		},
+	}
+	for _, f := range change {
+		f(&cfg)
+	}
+	r.stream = publish.New(conn, cfg)
+	tail, err := r.stream.Tail(t.Context())
+	if err != nil {
+		t.Fatalf("Tail: %v", err)
+	}
+	r.stream.Begin(t.Context(), tail, lastAcked)
+	ctx, cancel := context.WithCancel(t.Context())
+	r.cancel = cancel
+	go func() {
+		defer close(r.ended)
+		r.runErr = r.stream.Run(ctx)
+	}()
+	t.Cleanup(r.stop)
+	return r
+}
+
+func (r *rig) stop() {
+	r.cancel()
+	<-r.ended
+}
+
+func event(i int) (uint64, envelope.Position, *publish.Message) {
+	pos := envelope.Position{Epoch: 1, Commit: envelope.LSN(1000 + i/3), Index: uint64(i % 3)} //nolint:gosec // small
+	return uint64(1 + i/3), pos, &publish.Message{ //nolint:gosec // small
+		Subject: "ev." + strconv.Itoa(i%7), MsgID: "id-" + strconv.Itoa(i), Body: []byte("body " + strconv.Itoa(i)),
+		Headers: []envelope.Header{{Name: envelope.HeaderSource, Value: source}, {Name: envelope.HeaderPosition, Value: pos.String()}},
+	}
+}
+
+func (r *rig) send(from, to int) {
+	r.t.Helper()
+	for i := from; i < to; i++ {
+		tx, pos, m := event(i)
+		if err := r.stream.Send(r.t.Context(), tx, pos, m); err != nil {
+			r.t.Fatalf("Send(%d): %v; status %+v", i, err, r.stream.Status())
+		}
+	}
+}
+
+func (r *rig) drain() {
+	r.t.Helper()
+	ctx, cancel := context.WithTimeout(r.t.Context(), 60*time.Second)
+	defer cancel()
+	if err := r.stream.Drain(ctx); err != nil {
+		r.t.Fatalf("Drain: %v; status %+v", err, r.stream.Status())
+	}
+}
+
+func (r *rig) totalStored() int {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.total
+}
+
+// waitFor waits until the stream says that it waits for something with text.
+func (r *rig) waitFor(text string) {
+	r.t.Helper()
+	envtest.Eventually(r.t, 20*time.Second, func() error {
+		if st := r.stream.Status(); !strings.Contains(st.Reason, text) {
+			return fmt.Errorf("state %v, reason %q, want %q in it", st.State, st.Reason, text)
+		}
+		return nil
+	})
+	if st := r.stream.Status(); st.Healthy() {
+		r.t.Errorf("Healthy() = true while waiting for %q", text)
+	}
+}
+
+// runEnds waits for Run's error.
+func (r *rig) runEnds() error {
+	r.t.Helper()
+	select {
+	case <-r.ended:
+		return r.runErr
+	case <-time.After(20 * time.Second):
+		r.t.Fatalf("Run goes on; status %+v", r.stream.Status())
+		return nil
+	}
+}
+
+// admin gives a client of the test's own.
+func admin(t *testing.T, url string, opts ...nats.Option) jetstream.JetStream {
+	t.Helper()
+	nc, err := nats.Connect(url, append(opts, nats.MaxReconnects(-1), nats.ReconnectWait(20*time.Millisecond))...)
+	if err != nil {
+		t.Fatalf("connect: %v", err)
+	}
+	t.Cleanup(nc.Close)
+	js, err := jetstream.New(nc)
+	if err != nil {
+		t.Fatalf("jetstream: %v", err)
+	}
+	return js
+}
+
+func createStream(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) {
+	t.Helper()
+	cfg := jetstream.StreamConfig{Name: "EV", Subjects: []string{"ev.>"}}
+	for _, f := range change {
+		f(&cfg)
+	}
+	if _, err := js.CreateOrUpdateStream(t.Context(), cfg); err != nil {
+		t.Fatalf("create stream: %v", err)
+	}
+}
+
+// wantStored checks that the stream has exactly the events [0, n) in order,
+// less those of skip.
+func wantStored(t *testing.T, js jetstream.JetStream, n int, skip ...int) {
+	t.Helper()
+	var want []string
+	for i := range n {
+		if !contains(skip, i) {
+			want = append(want, "id-"+strconv.Itoa(i))
+		}
+	}
+	got := ids(t, js, len(want))
+	for k := range max(len(got), len(want)) {
+		if k >= len(got) || k >= len(want) || got[k] != want[k] {
+			t.Fatalf("stream has %d messages, want %d; first difference at %d: %v", len(got), len(want), k, got[max(0, min(k, len(got))-2):min(len(got), k+3)])
+		}
+	}
+}
+
+func contains(list []int, v int) bool {
+	for _, x := range list {
+		if x == v {
+			return true
+		}
+	}
+	return false
+}
+
+func ids(t *testing.T, js jetstream.JetStream, atLeast int) []string {
+	t.Helper()
+	var s jetstream.Stream
+	envtest.Eventually(t, 30*time.Second, func() (err error) {
+		ctx, cancel := context.WithTimeout(t.Context(), 2*time.Second)
+		defer cancel()
+		s, err = js.Stream(ctx, "EV")
+		if err != nil {
+			return err
+		}
+		if n := s.CachedInfo().State.Msgs; n < uint64(atLeast) { //nolint:gosec // small
+			return fmt.Errorf("stream has %d messages, want %d", n, atLeast)
+		}
+		return nil
+	})
+	total := int(s.CachedInfo().State.Msgs) //nolint:gosec // small
+	if total == 0 {
+		return nil
+	}
+	c, err := s.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		t.Fatalf("consumer: %v", err)
+	}
+	var out []string
+	for len(out) < total {
+		batch, err := c.Fetch(min(500, total-len(out)), jetstream.FetchMaxWait(5*time.Second))
+		if err != nil && !errors.Is(err, nats.ErrTimeout) {
+			t.Fatalf("fetch: %v", err)
+		}
+		for m := range batch.Messages() {
+			out = append(out, m.Headers().Get(envelope.HeaderMsgID))
+		}
+		if batch.Error() != nil {
+			t.Fatalf("fetch: %v", batch.Error())
+		}
+	}
+	return out
+}

@@ -1,0 +1,188 @@
+package publish
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+)
+
+var errNotBegun = errors.New("run a stream before Begin")
+
+// Run keeps the chain going: it watches for answers that do not come, settles,
+// resyncs and sends again, for ever. It returns nil when ctx ends, or what ends
+// the session: a [*GapError], a [*SecondWriterError], or the error of Refused.
+// When it has returned, Stored is not called any more.
+func (s *Stream) Run(ctx context.Context) error {
+	s.conn.register(s)
+	defer s.conn.unregister(s)
+	err := s.run(ctx)
+	s.stop(err)
+	if ctx.Err() != nil {
+		return nil
+	}
+	return err
+}
+
+func (s *Stream) run(ctx context.Context) error {
+	s.mu.Lock()
+	begun := s.state == StateResync
+	s.mu.Unlock()
+	if !begun {
+		return errNotBegun
+	}
+	r := recovery{Stream: s, pause: newBackOff(50*time.Millisecond, s.cfg.RetryMost)}
+	tick := time.NewTicker(max(s.cfg.AckTimeout/4, time.Millisecond))
+	defer tick.Stop()
+	for {
+		if err := r.recover(ctx); err != nil {
+			return err
+		}
+		for !s.stalled() {
+			select {
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			case <-s.kick:
+			case <-tick.C:
+			}
+		}
+	}
+}
+
+// stalled says whether sending has stopped, and stops it if the oldest message
+// has waited for its answer too long.
+func (s *Stream) stalled() bool {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	if s.sending() && s.w.inFlight() > 0 && time.Since(s.headSince) >= s.cfg.AckTimeout {
+		s.count.Timeouts++
+		s.fail(&failure{
+			class: ClassResync, rank: rankConsequence,
+			reason: "no acknowledgement within " + s.cfg.AckTimeout.String() + ": the outcome is unknown",
+		})
+	}
+	return !s.sending()
+}
+
+// stop hangs up. It waits for a call of Stored that is under way.
+func (s *Stream) stop(err error) {
+	s.mu.Lock()
+	s.stopErr = ErrStopped
+	reason := ""
+	if err != nil && !errors.Is(err, context.Canceled) {
+		reason = err.Error()
+	}
+	s.setState(StateStopped, reason)
+	for s.delivering {
+		_ = s.wait(context.Background(), 0) // without a context it only ends when woken
+	}
+	sub := s.sub
+	s.sub, s.nc = nil, nil
+	s.wake()
+	s.mu.Unlock()
+	if sub != nil {
+		_ = sub.Unsubscribe() // the connection may be gone, and the subscription with it
+	}
+}
+
+// A recovery is the part of Run that brings a stopped stream back. Its fields
+// are Run's alone.
+type recovery struct {
+	*Stream
+	pause     *backoff.ExponentialBackOff
+	suspect   *end // an end that looks like a loss, told once
+	suspectAt time.Time
+}
+
+// recover returns when messages can be sent again.
+func (r *recovery) recover(ctx context.Context) error {
+	r.settle(ctx)
+	r.mu.Lock()
+	why := r.why
+	if r.attempts == 0 {
+		r.pause.Reset()
+	}
+	again := r.attempts > 0 || why != nil && why.class == ClassEnvironment
+	r.attempts++
+	r.mu.Unlock()
+	r.log.InfoContext(ctx, "publishing stopped", slog.String("cause", why.String()))
+
+	ready := false
+	for {
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+		var err error
+		if !ready {
+			again, err = r.head(ctx, again)
+			ready = err == nil
+		}
+		if err == nil && again {
+			r.waitFor(ctx)
+			again = false
+		}
+		if err == nil {
+			err = r.resync(ctx)
+		}
+		switch {
+		case err == nil:
+			r.log.InfoContext(ctx, "publishing goes on")
+			return nil
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case ends(err):
+			return err
+		}
+		pause := r.pause.NextBackOff()
+		if errors.Is(err, errLoss) {
+			pause = r.cfg.LossConfirm
+		}
+		r.trouble(ctx, err, pause)
+	}
+}
+
+// waitFor pauses before another attempt at what failed.
+func (r *recovery) waitFor(ctx context.Context) {
+	r.mu.Lock()
+	reason := "publishing failed"
+	if r.why != nil {
+		reason = r.why.reason
+	}
+	r.setState(StateWaiting, reason)
+	r.mu.Unlock()
+	sleep(ctx, r.pause.NextBackOff())
+}
+
+func ends(err error) bool {
+	var gap *GapError
+	var other *SecondWriterError
+	var refused *refusedError
+	return errors.As(err, &gap) || errors.As(err, &other) && other.final() || errors.As(err, &refused)
+}
+
+// final says whether waiting cannot help.
+func (e *SecondWriterError) final() bool { return e.SameSource || len(e.Missing) > 0 }
+
+// settle waits for the answers to what is in flight: until all are there, none
+// has come for a while, or none can come.
+func (s *Stream) settle(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	quiet := s.cfg.AckTimeout / 4
+	for s.w.unanswered > 0 && !s.cut {
+		now := time.Now()
+		last := s.whyAt
+		if s.answeredAt.After(last) {
+			last = s.answeredAt
+		}
+		left := min(quiet-now.Sub(last), s.cfg.AckTimeout-now.Sub(s.whyAt))
+		if left <= 0 {
+			return
+		}
+		if err := s.wait(ctx, left); err != nil && !errors.Is(err, errWaited) {
+			return
+		}
+	}
+}

@@ -1,0 +1,90 @@
+package publish
+
+import (
+	"slices"
+	"strings"
+
+	"github.com/nats-io/nats.go"
+
+	"github.com/walrelay/walrelay/envelope"
+)
+
+// templateCount is how many sets of header names are remembered. Routes have a
+// few; rows that each bring other names only cost allocations.
+const templateCount = 16
+
+// A template is one set of header names with the header map that messages of
+// that set are published with. Only the values change from message to message.
+type template struct {
+	names  []string
+	header nats.Header
+	values []*string // in the order of names
+	id     *string   // Nats-Msg-Id
+	last   *string   // Nats-Expected-Last-Sequence
+}
+
+func newTemplate(stream string, headers []envelope.Header) *template {
+	t := &template{header: make(nats.Header, len(headers)+3)}
+	for _, h := range headers {
+		name := strings.Clone(h.Name)
+		t.names = append(t.names, name)
+		t.header[name] = append(t.header[name], "")
+	}
+	taken := make(map[string]int, len(headers))
+	for _, name := range t.names {
+		t.values = append(t.values, &t.header[name][taken[name]])
+		taken[name]++
+	}
+	one := func(name, value string) *string {
+		t.header[name] = []string{value}
+		return &t.header[name][0]
+	}
+	one(envelope.HeaderExpectedStream, stream)
+	t.id = one(envelope.HeaderMsgID, "")
+	t.last = one(envelope.HeaderExpectedLastSeq, "")
+	return t
+}
+
+func (t *template) fits(headers []envelope.Header) bool {
+	if len(t.names) != len(headers) {
+		return false
+	}
+	for i, name := range t.names {
+		if headers[i].Name != name {
+			return false
+		}
+	}
+	return true
+}
+
+// templates keeps the sets in use, the most recent first.
+type templates struct {
+	stream string
+	list   []*template
+}
+
+func (ts *templates) find(headers []envelope.Header) *template {
+	for i, t := range ts.list {
+		if t.fits(headers) {
+			if i > 0 {
+				copy(ts.list[1:i+1], ts.list[:i])
+				ts.list[0] = t
+			}
+			return t
+		}
+	}
+	t := newTemplate(ts.stream, headers)
+	ts.list = slices.Insert(ts.list, 0, t)
+	if len(ts.list) > templateCount {
+		ts.list = slices.Delete(ts.list, templateCount, len(ts.list))
+	}
+	return t
+}
+
+// HeaderReserve is the most bytes that the chain's own headers add to a
+// message of stream. A router subtracts it from the server's limit.
+func HeaderReserve(stream string) int {
+	const perHeader = len(": \r\n")
+	return len(envelope.HeaderExpectedStream) + len(stream) + perHeader +
+		len(envelope.HeaderExpectedLastSeq) + 20 + perHeader
+}

@@ -1,0 +1,94 @@
+package migrations
+
+import (
+	"bufio"
+	"fmt"
+	"io"
+	"strings"
+)
+
+// Print writes the SQL of everything that Apply does on a server where nothing
+// is there yet, in its order, for psql or any client that runs statement after
+// statement. It can be run twice. The slot is the last statement, in a
+// transaction of its own.
+func Print(w io.Writer, cfg Config) error {
+	cfg, err := cfg.filled()
+	if err != nil {
+		return fmt.Errorf("settings of migrate: %w", err)
+	}
+	b := bufio.NewWriter(w)
+	p := printer{Writer: b}
+	p.line("-- walrelay, outbox side. Stop at the first error: psql -v ON_ERROR_STOP=1 -f FILE")
+	if err := p.schema(outboxSet, cfg.Schema); err != nil {
+		return err
+	}
+	if !cfg.SchemaOnly {
+		p.publication(cfg)
+		p.slot(cfg)
+	}
+	return b.Flush()
+}
+
+// PrintConsumer writes the SQL of everything that Consumer does.
+func PrintConsumer(w io.Writer, cfg Config) error {
+	cfg, err := cfg.filled()
+	if err != nil {
+		return fmt.Errorf("settings of migrate: %w", err)
+	}
+	b := bufio.NewWriter(w)
+	p := printer{Writer: b}
+	p.line("-- walrelay, consumer side. Stop at the first error: psql -v ON_ERROR_STOP=1 -f FILE")
+	if err := p.schema(consumerSet, cfg.Schema); err != nil {
+		return err
+	}
+	return b.Flush()
+}
+
+// A printer writes; its writer keeps the first error until it is flushed.
+type printer struct{ *bufio.Writer }
+
+func (p printer) line(s string) { _, _ = p.WriteString(s + "\n") }
+
+func (p printer) schema(s set, schema string) error {
+	list, err := s.files(schema)
+	if err != nil {
+		return err
+	}
+	p.line("BEGIN;")
+	p.line("SET LOCAL search_path = pg_catalog, pg_temp;")
+	p.line(createSchema(schema) + s.versionTable(schema))
+	for _, f := range list {
+		p.line(f.sql)
+		p.line(fill(s.record(f.version), schema))
+	}
+	p.line("COMMIT;")
+	return nil
+}
+
+// publication wraps the statements, since CREATE PUBLICATION knows no IF NOT
+// EXISTS.
+func (p printer) publication(cfg Config) {
+	p.line("\n-- The publication comes before the slot: the slot looks at the catalogue as of the change it decodes.")
+	p.line("DO " + dollarTag + "\nBEGIN")
+	p.line("    IF NOT EXISTS (SELECT FROM pg_catalog.pg_publication WHERE pubname = " + literal(cfg.Publication) + ") THEN")
+	for _, s := range cfg.createPublication() {
+		p.line("        " + s)
+	}
+	p.line("    END IF;\nEND\n" + dollarTag + ";")
+}
+
+// slot leaves the choice of the options to the server's version, which is not
+// known here. PERFORM and EXECUTE write nothing, so the slot can be created.
+func (p printer) slot(cfg Config) {
+	quoted := func(server int) string {
+		return literal(strings.TrimSuffix(createSlot(cfg.Slot, server), ";"))
+	}
+	p.line("\n-- Waits for the transactions that are open now. Needs wal_level = logical and REPLICATION.")
+	p.line("DO " + dollarTag + "\nBEGIN")
+	p.line("    IF NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = " + literal(cfg.Slot) + ") THEN")
+	p.line("        IF pg_catalog.current_setting('server_version_num')::int >= 170000 THEN")
+	p.line("            EXECUTE " + quoted(170000) + ";")
+	p.line("        ELSE")
+	p.line("            EXECUTE " + quoted(150000) + ";")
+	p.line("        END IF;\n    END IF;\nEND\n" + dollarTag + ";")
+}

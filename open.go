@@ -1,0 +1,261 @@
+package walrelay
+
+import (
+	"context"
+
+	"fmt"
+	"log/slog"
+	"os"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/router"
+	"github.com/walrelay/walrelay/internal/slot"
+	"github.com/walrelay/walrelay/internal/witness"
+)
+
+// outboxTable is the outbox that migrate makes.
+const outboxTable = "outbox"
+
+// open makes the connections, sees that everything is in place, and takes the
+// slot. From then on the relay is the only one that delivers.
+func (s *session) open(ctx context.Context) error {
+	var err error
+	if s.router, err = newRouter(s.cfg); err != nil {
+		return err
+	}
+	var streams []*stream
+	for _, name := range s.router.Streams() {
+		st := &stream{name: name}
+		st.pub = publish.New(s.nats, publish.Config{
+			Stream: name, Source: s.cfg.Source, Window: s.cfg.Window, MaxBytes: s.cfg.InFlightBytes,
+			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Refused: s.refusedByServer, Logger: s.log,
+		})
+		streams = append(streams, st)
+	}
+	s.mu.Lock()
+	s.streams = streams
+	s.mu.Unlock()
+	if err := s.connect(ctx); err != nil {
+		return err
+	}
+	if err := s.judgeHistory(ctx); err != nil {
+		return err
+	}
+	if err := s.checkPublication(ctx); err != nil {
+		return err
+	}
+	info, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	if !info.Exists {
+		if err := s.createSlot(ctx); err != nil {
+			return err
+		}
+	}
+	return s.repl.Start(ctx)
+}
+
+func newRouter(c *Config) (*router.Router, error) {
+	return router.New(router.Config{
+		Source: c.Source,
+		Tables: []router.Table{{Schema: c.Schema, Name: outboxTable}},
+		Routes: []router.Route{{Stream: c.Stream, Subject: c.Subject}},
+	})
+}
+
+func (s *session) connect(ctx context.Context) error {
+	sqlCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "sql")
+	if err != nil {
+		return err
+	}
+	conn, err := openSQL(ctx, sqlCfg)
+	if err != nil {
+		return err
+	}
+	s.sql = &sqlConn{conn: conn}
+	listenCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "listen")
+	if err != nil {
+		return err
+	}
+	if s.listen, err = openSQL(ctx, listenCfg); err != nil {
+		return err
+	}
+	replCfg, err := s.cfg.postgres(s.cfg.ReplicationURL, "slot")
+	if err != nil {
+		return err
+	}
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	s.repl, err = slot.Connect(ctx, slot.Config{
+		Postgres: replicationConfig(replCfg), Slot: s.cfg.Slot, Publication: s.cfg.Publication, Silence: s.cfg.Silence,
+		Notice: s.notice,
+	})
+	return err
+}
+
+// notice is told what the server says beside the data.
+func (s *session) notice(n *pgconn.PgError) {
+	s.log.Warn("PostgreSQL says", slog.String("severity", n.Severity), slog.String("message", n.Message), slog.String("sqlstate", n.Code)) //nolint:sloglint // a callback without context
+	if slot.IsLostWAL(n) {
+		// The reader is stopped before it takes another row.
+		s.fail(&slot.MisfitError{
+			Object: "publication " + strconv.Quote(s.cfg.Publication), Problem: "could not be loaded by the server: " + n.Message,
+			Fix: "make it again with walrelay migrate; rows written meanwhile may have passed unseen",
+		})
+	}
+}
+
+// inspect looks at the slot; one that exists must be of the right kind and not
+// lost.
+func (s *session) inspect(ctx context.Context) (slot.Info, error) {
+	var info slot.Info
+	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
+		info, err = slot.Inspect(ctx, q, s.cfg.Slot)
+		if err != nil {
+			return err
+		}
+		var database string
+		if err := q.QueryRow(ctx, "SELECT current_database()").Scan(&database); err != nil {
+			return fmt.Errorf("ask for the database's name: %w", err)
+		}
+		return info.Check(s.cfg.Slot, database)
+	})
+	switch {
+	case err != nil:
+		return info, err
+	case info.WALStatus == "lost":
+		return info, &HaltError{
+			Object:  "slot " + strconv.Quote(s.cfg.Slot),
+			Problem: "is lost: PostgreSQL has removed WAL that it needed (max_slot_wal_keep_size, or a timeout), so events after LSN " + info.Confirmed.String() + " may not have been sent",
+			Fix:     "nothing is delivered until this gap is dealt with",
+		}
+	case info.Active && info.HolderPID != int(s.repl.Server().BackendPID):
+		return info, &slot.InUseError{Slot: s.cfg.Slot, PID: info.HolderPID, Application: info.HolderName}
+	}
+	return info, nil
+}
+
+func (s *session) checkPublication(ctx context.Context) error {
+	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
+		p, err := slot.InspectPublication(ctx, q, s.cfg.Publication, s.cfg.Schema, outboxTable)
+		if err != nil {
+			return err
+		}
+		return p.Check(s.cfg.Publication, s.cfg.Schema, outboxTable)
+	})
+}
+
+// createSlot makes the slot on the very first start only: when nothing was
+// ever delivered, nothing can have been missed.
+func (s *session) createSlot(ctx context.Context) error {
+	var found witness.Witness
+	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
+		found, err = witness.Read(ctx, q, s.cfg.Schema, s.cfg.Source)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	missing := &HaltError{
+		Object: "slot " + strconv.Quote(s.cfg.Slot), Problem: "is missing",
+		Fix: "events since then may not have been sent; nothing is delivered until this gap is dealt with",
+	}
+	if found.Exists {
+		missing.Problem = "is missing, though this relay has confirmed LSN " + found.ConfirmedLSN.String() + " to it"
+		return missing
+	}
+	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the slot is made")
+	for _, st := range s.streams {
+		tail, err := st.pub.Tail(ctx)
+		if err != nil {
+			return err
+		}
+		if tail.Ours {
+			missing.Problem = fmt.Sprintf("is missing, though stream %q holds events of this source up to %s", st.name, tail.Position)
+			return missing
+		}
+	}
+	s.log.InfoContext(ctx, "first start: making the slot; this waits for the transactions that are open now")
+	s.r.state.set(ctx, StateWaiting, "making the slot; PostgreSQL waits for the transactions that are open now")
+	s.sql.mu.Lock()
+	defer s.sql.mu.Unlock()
+	return slot.Create(ctx, s.sql.conn, s.cfg.Slot, s.repl.Server().Version)
+}
+
+// judgeHistory compares the database with the epochs that were noted in it.
+func (s *session) judgeHistory(ctx context.Context) error {
+	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
+		epochs, err := witness.Epochs(ctx, q, s.cfg.Schema, s.cfg.Source)
+		if err != nil {
+			return err
+		}
+		judgement, switchAt, err := witness.Judge(epochs, s.identity())
+		if err != nil {
+			return err
+		}
+		switch judgement {
+		case witness.First:
+			server := s.repl.Server()
+			s.epoch = 1
+			first := witness.Epoch{Number: 1, SystemID: server.SystemID, Timeline: server.Timeline, FirstLSN: server.WALEnd}
+			return witness.BeginEpoch(ctx, q, s.cfg.Schema, s.cfg.Source, first, "first start", s.id.String())
+		case witness.Promoted:
+			return &HaltError{
+				Object: "the database", Problem: fmt.Sprintf("was promoted: timeline %d began at LSN %v", s.repl.Server().Timeline, switchAt),
+				Fix: "going on after a promotion is not supported yet; nothing is delivered",
+			}
+		case witness.Same:
+			s.epoch = epochs[len(epochs)-1].Number
+		}
+		return nil
+	})
+}
+
+func (s *session) identity() witness.Identity {
+	server := s.repl.Server()
+	return witness.Identity{SystemID: server.SystemID, Timeline: server.Timeline, WALEnd: server.WALEnd, History: server.TimelineHistory}
+}
+
+// take writes this session into the witness, so that an earlier one can write
+// nothing any more, and gives what was there.
+func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
+	host, _ := os.Hostname() //nolint:errcheck // a name for people; empty does no harm
+	known := map[string]dedup.Known{}
+	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
+		found, err := witness.Take(ctx, q, witness.Taking{
+			Schema: s.cfg.Schema, Source: s.cfg.Source, Slot: s.cfg.Slot, Session: s.id, Identity: s.identity(), Epoch: s.epoch, Host: host, PID: os.Getpid(),
+		})
+		if err != nil {
+			return err
+		}
+		for name, st := range found.Streams {
+			known[name] = dedup.Known{Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID}
+		}
+		if hash := s.router.Hash(); found.Exists && found.RoutesHash != "" && found.RoutesHash != hash {
+			s.log.WarnContext(ctx, "routes or columns differ from those of the last run", slog.String("before", found.RoutesHash), slog.String("now", hash))
+		}
+		return nil
+	})
+	return known, err
+}
+
+// write brings the witness up to date.
+func (s *session) write(ctx context.Context, confirmed envelope.LSN, streams map[string]dedup.Known) error {
+	states, now := make(map[string]witness.StreamState, len(streams)), time.Now().UTC()
+	for name, k := range streams {
+		states[name] = witness.StreamState{At: now, Created: k.Created, LastSeq: k.LastSeq, Position: k.Position, MsgID: k.MsgID}
+	}
+	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
+		return witness.Write(ctx, q, witness.Writing{
+			Schema: s.cfg.Schema, Source: s.cfg.Source, Session: s.id, ConfirmedLSN: confirmed, RoutesHash: s.router.Hash(), Streams: states,
+		})
+	})
+}

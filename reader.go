@@ -1,0 +1,254 @@
+package walrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/decode"
+	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/router"
+	"github.com/walrelay/walrelay/internal/slot"
+)
+
+// A reader turns what the slot sends into messages and hands them to the
+// publishers, all in one goroutine: a full window makes it wait, and PostgreSQL
+// with it. Rows are never gathered; a transaction may be of any size.
+type reader struct {
+	s       *session
+	frame   slot.Frame
+	decoder decode.Decoder
+	message decode.Message
+	row     router.Row
+	routed  router.Routed
+
+	tx     uint64 // the ledger's number of the open transaction
+	open   bool
+	events int // events of the open transaction that were handed to a publisher
+	index  uint64
+	unmet  int
+}
+
+func newReader(s *session) *reader {
+	r := &reader{s: s}
+	for _, st := range s.streams {
+		if !st.met.Load() {
+			r.unmet++
+		}
+	}
+	return r
+}
+
+// run reads until ctx ends or something breaks. It returns nil when the reading
+// was stopped.
+func (r *reader) run(ctx context.Context) error {
+	for {
+		if err := r.s.repl.Next(&r.frame); err != nil {
+			if errors.Is(err, slot.ErrStopped) {
+				return nil
+			}
+			return err
+		}
+		r.s.frames.Add(1)
+		if err := r.take(ctx); err != nil {
+			if ctx.Err() != nil && errors.Is(err, ctx.Err()) {
+				return nil
+			}
+			return err
+		}
+	}
+}
+
+func (r *reader) take(ctx context.Context) error {
+	if r.frame.Data == nil {
+		return r.keepalive()
+	}
+	if err := r.decoder.Decode(r.frame.Data, &r.message); err != nil {
+		return &HaltError{
+			Object: "slot " + r.s.cfg.Slot, Problem: "sent what walrelay cannot read: " + err.Error(),
+			Fix: "this is a fault of walrelay or a setting of the slot that it does not know; nothing behind it was confirmed",
+		}
+	}
+	m := &r.message
+	switch m.Kind {
+	case decode.KindBegin:
+		return r.begin()
+	case decode.KindInsert:
+		return r.insert(ctx)
+	case decode.KindCommit:
+		return r.commit()
+	case decode.KindUpdate:
+		r.s.r.count.updates.Add(1)
+	case decode.KindDelete:
+		r.s.r.count.deletes.Add(1)
+	case decode.KindTruncate:
+		r.s.r.count.truncates.Add(1)
+		r.s.log.InfoContext(ctx, "table truncated; a truncate is no event", slog.Int("tables", len(m.Relations)))
+	case decode.KindRelation, decode.KindType, decode.KindOrigin, decode.KindMessage:
+	}
+	return nil
+}
+
+func (r *reader) keepalive() error {
+	s := r.s
+	s.received.Store(max(s.received.Load(), uint64(r.frame.WALEnd)))
+	if r.unmet > 0 {
+		for _, st := range s.streams {
+			if err := st.mark.Load().Reached(r.frame.WALEnd); err != nil {
+				return named(st.name, err)
+			}
+		}
+	}
+	s.mu.Lock()
+	s.ledger.Keepalive(r.frame.WALEnd)
+	s.mu.Unlock()
+	if r.frame.ReplyRequested {
+		select {
+		case s.reply <- struct{}{}:
+		default:
+		}
+	}
+	return nil
+}
+
+func (r *reader) begin() error {
+	if r.open {
+		return errors.New("the slot began a transaction inside another one")
+	}
+	r.open, r.events, r.index = true, 0, 0
+	r.row.Position = envelope.Position{Epoch: r.s.epoch, Commit: r.message.CommitLSN}
+	r.row.CommittedAt = r.message.CommitTime
+	r.s.mu.Lock()
+	r.tx = r.s.ledger.Begin()
+	r.s.mu.Unlock()
+	return nil
+}
+
+func (r *reader) commit() error {
+	if !r.open {
+		return errors.New("the slot ended a transaction that it had not begun")
+	}
+	if r.message.CommitLSN != r.row.Position.Commit {
+		return fmt.Errorf("the slot ended the transaction of commit LSN %v as that of %v", r.row.Position.Commit, r.message.CommitLSN)
+	}
+	r.open = false
+	s := r.s
+	s.received.Store(uint64(r.message.EndLSN))
+	s.r.count.transactions.Add(1)
+	s.mu.Lock()
+	s.ledger.Commit(r.message.EndLSN, r.events)
+	s.mu.Unlock()
+	return nil
+}
+
+func (r *reader) insert(ctx context.Context) error {
+	if !r.open {
+		return errors.New("the slot sent a row outside a transaction")
+	}
+	s := r.s
+	s.r.count.rows.Add(1)
+	r.row.Relation, r.row.Tuple = r.message.Relation, r.message.Tuple
+	r.row.Position.Index = r.index
+	r.index++
+	if err := s.router.Route(&r.row, &r.routed); err != nil {
+		return halt(err)
+	}
+	if r.unmet > 0 {
+		passed, err := r.pass()
+		if err != nil {
+			return err
+		}
+		if passed {
+			s.r.count.passed.Add(1)
+			return nil
+		}
+	}
+	switch r.routed.Verdict {
+	case router.Publish:
+		return r.publish(ctx)
+	case router.Refused:
+		return r.refuse(ctx)
+	case router.Skip:
+		s.r.count.skipped.Add(1)
+	case router.NotOutbox:
+		s.r.count.notOutbox.Add(1)
+	case router.Unrouted:
+		return &HaltError{
+			Object: fmt.Sprintf("event type %q of table %s", r.routed.Event.EventType, r.row.Relation), Problem: "matches no route",
+			Fix: "add a route for it",
+		}
+	}
+	return nil
+}
+
+// pass tells the marks of the row, which must meet theirs, and says whether the
+// row is stored already. Once every mark is met the ledger lets go.
+func (r *reader) pass() (stored bool, err error) {
+	for _, st := range r.s.streams {
+		if err := st.mark.Load().Pass(r.row.Position, r.routed.Message.MsgID); err != nil {
+			return false, named(st.name, err)
+		}
+	}
+	if r.routed.Verdict == router.Publish {
+		stored = r.s.streams[r.routed.StreamIndex].mark.Load().Stored(r.row.Position)
+	}
+	for _, st := range r.s.streams {
+		if !st.met.Load() && st.mark.Load().Met() {
+			st.met.Store(true)
+			r.unmet--
+		}
+	}
+	if r.unmet == 0 {
+		r.s.mu.Lock()
+		r.s.ledger.Release()
+		r.s.mu.Unlock()
+	}
+	return stored, nil
+}
+
+func (r *reader) publish(ctx context.Context) error {
+	s := r.s
+	// Counted first: the acknowledgement can be faster than this goroutine.
+	r.events++
+	s.r.count.published.Add(1)
+	// The publisher writes the id itself; it stands first among the headers.
+	routed := &r.routed.Message
+	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID}
+	return s.streams[r.routed.StreamIndex].pub.Send(ctx, r.tx, r.row.Position, &m)
+}
+
+// refuse records a row that can never be published, before anything behind it
+// is sent. When PostgreSQL is in the way, the session ends and the next one
+// meets the same row again.
+func (r *reader) refuse(ctx context.Context) error {
+	s := r.s
+	if err := s.record(ctx, letterOfRow(&r.row, &r.routed)); err != nil {
+		return err
+	}
+	s.r.count.refused.Add(1)
+	s.log.WarnContext(ctx, "event refused and recorded as a dead letter",
+		slog.String("reason", string(r.routed.Refusal.Reason)), slog.String("detail", r.routed.Refusal.Detail),
+		slog.String("table", r.row.Relation.String()), slog.String("position", r.row.Position.String()),
+		slog.Time("committed_at", r.row.CommittedAt.Truncate(time.Millisecond)))
+	return nil
+}
+
+// halt makes a routing error one that an operator must mend.
+func halt(err error) error {
+	if c, ok := errors.AsType[*router.ColumnError](err); ok {
+		return &HaltError{Object: "table " + c.Table, Problem: c.Error(), Fix: "nothing was lost: delivery goes on from here after a restart with the right column names"}
+	}
+	return err
+}
+
+// named adds the stream to an error of its mark.
+func named(stream string, err error) error {
+	if e, ok := errors.AsType[*dedup.RewoundError](err); ok {
+		e.Stream = stream
+	}
+	return err
+}

@@ -1,0 +1,218 @@
+package walrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/cenkalti/backoff/v4"
+	"github.com/nats-io/nats.go"
+
+	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/slot"
+	"github.com/walrelay/walrelay/internal/witness"
+)
+
+// A Relay moves events from one slot to JetStream. Its methods may be called
+// from several goroutines; Run once.
+type Relay struct {
+	cfg   Config
+	log   *slog.Logger
+	state *stateBox
+	count counters
+
+	mu      sync.Mutex
+	current *session               // nil between sessions
+	conn    *publish.Conn          // nil before Run
+	acked   map[string]dedup.Known // per stream: what this process knows to be stored, over all its sessions
+	lastErr string                 // why the last session ended
+	lastEnd time.Time
+}
+
+// New checks the configuration and does no I/O. Its error joins a
+// [*ConfigError] for each problem.
+func New(cfg Config) (*Relay, error) {
+	cfg, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	if _, err := newRouter(&cfg); err != nil {
+		return nil, &ConfigError{Field: "Subject", Value: cfg.Subject, Reason: err.Error()}
+	}
+	log := cfg.Logger.With(slog.String("source", cfg.Source), slog.String("slot", cfg.Slot))
+	return &Relay{cfg: cfg, log: log, state: newStateBox(log), acked: map[string]dedup.Known{}}, nil
+}
+
+// Run relays until ctx ends, then waits for what is in flight (at most
+// DrainTimeout), confirms it and returns nil. It waits for whatever time or an
+// operator can mend, for ever, and names it in [Relay.Status].
+func (r *Relay) Run(ctx context.Context) error {
+	conn, err := publish.Open(ctx, publish.ConnConfig{
+		URLs:    r.cfg.NATS,
+		Options: r.natsOptions,
+		Name:    "walrelay " + r.cfg.Source,
+		Logger:  r.log,
+	})
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	defer conn.Close()
+	r.mu.Lock()
+	r.conn = conn
+	r.mu.Unlock()
+
+	pause := backoff.NewExponentialBackOff(
+		backoff.WithInitialInterval(100*time.Millisecond),
+		backoff.WithMaxInterval(5*time.Second),
+		backoff.WithMaxElapsedTime(0),
+	)
+	for ctx.Err() == nil {
+		relayed, err := r.runSession(ctx, conn)
+		if err == nil || ctx.Err() != nil {
+			if err != nil {
+				r.log.WarnContext(ctx, "stopped before everything was confirmed; it will be sent again", slog.String("err", err.Error()))
+			}
+			break
+		}
+		if relayed {
+			pause.Reset()
+		}
+		r.wait(ctx, r.judge(ctx, err, pause.NextBackOff()))
+	}
+	r.state.set(context.WithoutCancel(ctx), StateStopped, "")
+	return nil
+}
+
+func (r *Relay) natsOptions() ([]nats.Option, error) {
+	if r.cfg.NATSOptions == nil {
+		return nil, nil
+	}
+	return r.cfg.NATSOptions()
+}
+
+func (r *Relay) runSession(ctx context.Context, conn *publish.Conn) (relayed bool, err error) {
+	s := newSession(r, conn)
+	r.mu.Lock()
+	r.current = s
+	r.mu.Unlock()
+	defer func() {
+		r.mu.Lock()
+		defer r.mu.Unlock()
+		r.current = nil
+		r.remember(s)
+		if err != nil {
+			r.lastErr, r.lastEnd = err.Error(), time.Now()
+		}
+	}()
+	err = s.run(ctx)
+	return s.relayed.Load(), err
+}
+
+// remember keeps what the session knows to be stored: the next one must find
+// at least that.
+func (r *Relay) remember(s *session) {
+	for _, st := range s.streams {
+		if known := st.stored(); known.LastSeq >= r.acked[st.name].LastSeq {
+			r.acked[st.name] = known
+		}
+	}
+}
+
+const (
+	// haltedPause: DESIGN wants a halted relay to look again every minute.
+	haltedPause = time.Minute
+	// leavePause is between two attempts while a server shuts down or restarts.
+	leavePause = 2 * time.Second
+	// standbyPause is how soon a standby sees that the slot was released.
+	standbyPause = time.Second
+)
+
+// judge is the one place that says what the end of a session means: it sets
+// the state and gives the pause before the next session.
+func (r *Relay) judge(ctx context.Context, err error, pause time.Duration) time.Duration {
+	if halts(err) {
+		r.state.set(ctx, StateHalted, err.Error())
+		return haltedPause
+	}
+	if _, ok := errors.AsType[*witness.MissingError](err); ok {
+		r.state.set(ctx, StateWaiting, err.Error())
+		return 5 * time.Second
+	}
+	if _, ok := errors.AsType[*slot.MisfitError](err); ok {
+		r.state.set(ctx, StateWaiting, err.Error())
+		return 5 * time.Second
+	}
+	switch slot.Classify(err) {
+	case slot.SlotInUse:
+		r.state.set(ctx, StateStandby, err.Error())
+		return standbyPause
+	case slot.Shutdown:
+		r.state.set(ctx, StateWaiting, "PostgreSQL is shutting down: "+err.Error())
+		return leavePause
+	case slot.SlotLost, slot.SlotMissing, slot.PublicationMissing, slot.Refused:
+		r.state.set(ctx, StateWaiting, err.Error())
+		return max(pause, leavePause)
+	case slot.Transient:
+		r.state.set(ctx, StateWaiting, plain(err))
+		return pause
+	}
+	return pause
+}
+
+// halts says whether going on could lose events or deliver those of another
+// history.
+func halts(err error) bool {
+	if _, ok := errors.AsType[*HaltError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*witness.HistoryError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*dedup.RewoundError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*dedup.LostError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*dedup.ForeignError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*publish.GapError](err); ok {
+		return true
+	}
+	_, ok := errors.AsType[*publish.SecondWriterError](err)
+	return ok
+}
+
+// A HaltError stops delivery until an operator has decided.
+type HaltError struct {
+	Object  string // such as slot "orders"
+	Problem string
+	Fix     string
+}
+
+// Error names the object, what is wrong and what to do.
+func (e *HaltError) Error() string { return e.Object + " " + e.Problem + ": " + e.Fix }
+
+// plain shortens the causes that everybody knows.
+func plain(err error) string {
+	if errors.Is(err, io.ErrUnexpectedEOF) {
+		return "PostgreSQL closed the connection"
+	}
+	return strings.ReplaceAll(err.Error(), "\n\t", " ")
+}
+
+func (r *Relay) wait(ctx context.Context, d time.Duration) {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-ctx.Done():
+	case <-t.C:
+	}
+}

@@ -1,0 +1,82 @@
+package walrelay
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
+
+	"github.com/walrelay/walrelay/internal/witness"
+)
+
+const (
+	// connectTimeout bounds one attempt, authentication included.
+	connectTimeout = 20 * time.Second
+	// queryTimeout bounds one statement of ours; all are short.
+	queryTimeout = 20 * time.Second
+)
+
+// dial finds a peer that is gone without a word: TCP asks after 15 s of
+// silence and gives up 20 s later.
+func dial(ctx context.Context, network, addr string) (net.Conn, error) {
+	d := net.Dialer{
+		Timeout:         connectTimeout,
+		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4},
+	}
+	return d.DialContext(ctx, network, addr)
+}
+
+func (c *Config) postgres(url, role string) (*pgx.ConnConfig, error) {
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, &ConfigError{Field: "DatabaseURL", Reason: maskParseError(err)}
+	}
+	cfg.DialFunc = dial
+	if cfg.ConnectTimeout == 0 {
+		cfg.ConnectTimeout = connectTimeout
+	}
+	for name, value := range witness.PinSettings() {
+		cfg.RuntimeParams[name] = value
+	}
+	cfg.RuntimeParams["application_name"] = "walrelay " + c.Source + " " + role
+	return cfg, nil
+}
+
+// sqlConn is the one SQL connection on which the session writes. Its users
+// take turns; each statement is bounded.
+type sqlConn struct {
+	mu   sync.Mutex
+	conn *pgx.Conn
+}
+
+func openSQL(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
+	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
+	defer cancel()
+	conn, err := pgx.ConnectConfig(ctx, cfg)
+	if err != nil {
+		return nil, fmt.Errorf("open a SQL connection: %w", err)
+	}
+	return conn, nil
+}
+
+// do runs f with the connection.
+func (s *sqlConn) do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	defer cancel()
+	return f(ctx, s.conn)
+}
+
+func (s *sqlConn) close(ctx context.Context) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	_ = s.conn.Close(ctx)
+}
+
+// replicationConfig is what the replication connection needs of cfg.
+func replicationConfig(cfg *pgx.ConnConfig) *pgconn.Config { return &cfg.Config }
