@@ -7,7 +7,10 @@ import (
 	"log/slog"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/decode"
 	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
@@ -31,10 +34,13 @@ type reader struct {
 	events int // events of the open transaction that were handed to a publisher
 	index  uint64
 	unmet  int
+
+	maxPayload int // the largest that the server has named
 }
 
 func newReader(s *session) *reader {
 	r := &reader{s: s}
+	r.limit()
 	for _, st := range s.streams {
 		if !st.met.Load() {
 			r.unmet++
@@ -154,11 +160,14 @@ func (r *reader) insert(ctx context.Context) error {
 	r.row.Relation, r.row.Tuple = r.message.Relation, r.message.Tuple
 	r.row.Position.Index = r.index
 	r.index++
+	if s.nats.MaxPayload() > r.maxPayload {
+		r.limit()
+	}
 	if err := s.router.Route(&r.row, &r.routed); err != nil {
 		return halt(err)
 	}
 	if r.unmet > 0 {
-		passed, err := r.pass()
+		passed, err := r.pass(ctx)
 		if err != nil {
 			return err
 		}
@@ -187,14 +196,16 @@ func (r *reader) insert(ctx context.Context) error {
 
 // pass tells the marks of the row, which must meet theirs, and says whether the
 // row is stored already. Once every mark is met the ledger lets go.
-func (r *reader) pass() (stored bool, err error) {
+func (r *reader) pass(ctx context.Context) (stored bool, err error) {
 	for _, st := range r.s.streams {
 		if err := st.mark.Load().Pass(r.row.Position, r.routed.Message.MsgID); err != nil {
 			return false, named(st.name, err)
 		}
 	}
 	if r.routed.Verdict == router.Publish {
-		stored = r.s.streams[r.routed.StreamIndex].mark.Load().Stored(r.row.Position)
+		if stored, err = r.storedBefore(ctx, r.s.streams[r.routed.StreamIndex].mark.Load()); err != nil {
+			return false, err
+		}
 	}
 	for _, st := range r.s.streams {
 		if !st.met.Load() && st.mark.Load().Met() {
@@ -208,6 +219,32 @@ func (r *reader) pass() (stored bool, err error) {
 		r.s.mu.Unlock()
 	}
 	return stored, nil
+}
+
+// limit follows a server that takes larger messages than before. One that takes
+// smaller ones is waited for by the publisher: the row is not to blame.
+func (r *reader) limit() {
+	r.maxPayload = r.s.nats.MaxPayload()
+	for _, st := range r.s.streams {
+		st.limits.MaxPayload = r.maxPayload
+		r.s.router.SetLimits(st.name, st.limits)
+	}
+}
+
+// storedBefore asks the mark. Where it can only count what is stored, an event
+// that the stream refused is not among the counted ones: it is a dead letter.
+func (r *reader) storedBefore(ctx context.Context, mark *dedup.Mark) (bool, error) {
+	if mark.Counts(r.row.Position) {
+		recorded := false
+		err := r.s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+			recorded, err = deadletter.Has(ctx, conn, r.s.cfg.Schema, r.s.cfg.Source, r.row.Position)
+			return err
+		})
+		if recorded || err != nil {
+			return recorded, err
+		}
+	}
+	return mark.Stored(r.row.Position), nil
 }
 
 func (r *reader) publish(ctx context.Context) error {

@@ -75,7 +75,7 @@ func (r *Relay) Run(ctx context.Context) error {
 	for ctx.Err() == nil {
 		relayed, err := r.runSession(ctx, conn)
 		if err == nil || ctx.Err() != nil {
-			if err != nil {
+			if err != nil && relayed {
 				r.log.WarnContext(ctx, "stopped before everything was confirmed; it will be sent again", slog.String("err", err.Error()))
 			}
 			break

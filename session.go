@@ -53,6 +53,7 @@ type session struct {
 	relayed   atomic.Bool   // reading has begun
 	reply     chan struct{} // a status is wanted at once
 	broken    atomic.Pointer[error]
+	cancel    atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
 	slotInfo  atomic.Pointer[slotSeen]
 	lookNow   chan struct{} // slot and publication are to be looked at
 }
@@ -64,6 +65,8 @@ type stream struct {
 	mark atomic.Pointer[dedup.Mark] // nil until its end was read; the reader's own afterwards
 	met  atomic.Bool
 	base dedup.Known // the stream's end at the start
+
+	limits router.Limits // the reader's own
 }
 
 // stored is what the stream is known to hold.
@@ -94,7 +97,10 @@ func (s *session) run(ctx context.Context) error {
 	if err := s.open(ctx); err != nil {
 		return err
 	}
-	g, work := errgroup.WithContext(context.WithoutCancel(ctx))
+	all, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	s.cancel.Store(&cancel)
+	g, work := errgroup.WithContext(all)
 	intake, stopIntake := context.WithCancel(work)
 	defer context.AfterFunc(ctx, stopIntake)()
 	defer context.AfterFunc(intake, s.repl.Interrupt)()
@@ -191,8 +197,11 @@ func (s *session) settle(tx uint64, n int) {
 
 // fail ends the session for a cause found where no error can be returned.
 func (s *session) fail(err error) {
-	if s.broken.CompareAndSwap(nil, &err) {
-		s.repl.Close()
+	if !s.broken.CompareAndSwap(nil, &err) {
+		return
+	}
+	if cancel := s.cancel.Load(); cancel != nil {
+		(*cancel)()
 	}
 }
 
@@ -250,7 +259,7 @@ func (s *session) start(ctx context.Context) error {
 		if tail.Gone {
 			st.base.MsgID = known.MsgID
 		}
-		s.router.SetLimits(st.name, s.limits(tail))
+		st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
 		st.pub.Begin(ctx, tail, known.LastSeq)
 		st.met.Store(mark.Met())
 		st.mark.Store(mark)
@@ -278,10 +287,6 @@ func markTail(t publish.Tail) dedup.Tail {
 		tail.MsgID = ""
 	}
 	return tail
-}
-
-func (s *session) limits(t publish.Tail) router.Limits {
-	return router.Limits{MaxPayload: s.nats.MaxPayload(), MaxMsgSize: t.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(t.Facts.Name)}
 }
 
 // lsn is a helper for atomics that hold one.

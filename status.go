@@ -90,6 +90,11 @@ func (s *session) status(to *Status) {
 		to.ConfirmedLSN = lsn(&s.confirmed).String()
 	}
 	for _, st := range s.list() {
+		// A stream that does not flow is the relay not delivering, whatever
+		// the session does.
+		if p := st.pub.Status(); to.State == StateRelaying && !p.Healthy() {
+			to.State, to.Reason, to.Since = StateWaiting, "stream "+st.name+": "+or(p.Reason, p.State.String()), p.Since
+		}
 		to.Streams = append(to.Streams, StreamStatus{
 			Name: st.name, Mechanism: "chain", MarkMet: st.met.Load(), Publish: st.pub.Status(),
 		})

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"os/signal"
+	"path/filepath"
+	"runtime/pprof"
 	"strconv"
 	"strings"
 
@@ -40,6 +42,17 @@ func candidate(args []string) error {
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
+	if dir := os.Getenv("BENCH_PROFILE"); dir != "" {
+		f, err := os.Create(filepath.Join(dir, name+".pprof"))
+		if err != nil {
+			return fmt.Errorf("make the profile: %w", err)
+		}
+		defer f.Close() //nolint:errcheck // the profile is whole or useless
+		if err := pprof.StartCPUProfile(f); err != nil {
+			return fmt.Errorf("start the profile: %w", err)
+		}
+		defer pprof.StopCPUProfile()
+	}
 	switch name {
 	case "reader":
 		return read(ctx, database, source, end)
@@ -102,15 +115,15 @@ func publishReady(ctx context.Context, broker, source string, rows, size int) er
 	}
 	defer conn.Close()
 	s := publish.New(conn, publish.Config{Stream: strings.ToUpper(source), Source: source, Stored: func(uint64, int) {}})
-	work, stop := context.WithCancel(ctx)
-	ended := make(chan error, 1)
-	go func() { ended <- s.Run(work) }()
-	defer func() { stop(); <-ended }()
 	tail, err := s.Tail(ctx)
 	if err != nil {
 		return err
 	}
 	s.Begin(ctx, tail, 0)
+	work, stop := context.WithCancel(ctx)
+	ended := make(chan error, 1)
+	go func() { ended <- s.Run(work) }()
+	defer func() { stop(); <-ended }()
 	subject := "outbox." + source + ".order.placed"
 	headers := []envelope.Header{
 		{Name: envelope.HeaderSource, Value: source},
@@ -132,7 +145,7 @@ func publishReady(ctx context.Context, broker, source string, rows, size int) er
 			return err
 		}
 	}
-	if err := s.Drain(ctx); err != nil {
+	if err := s.Drain(context.WithoutCancel(ctx)); err != nil {
 		return err
 	}
 	<-ctx.Done() // the parent looks at the stream and then ends us

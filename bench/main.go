@@ -6,6 +6,7 @@
 // It starts throw-away servers on loopback. Only ratios within one table carry
 // over to another machine: each candidate drains the same backlog, several
 // rounds in turn, and each round is checked (every row stored once, in order).
+// BENCH_PROFILE names a folder for CPU profiles of the candidates.
 package main
 
 import (

@@ -49,6 +49,9 @@ func (m *Mark) Pass(pos envelope.Position, id string) error {
 	return nil
 }
 
+// Counts says whether Stored would decide by counting.
+func (m *Mark) Counts(pos envelope.Position) bool { return m.unnamed > 0 && pos.Compare(m.pos) > 0 }
+
 // Stored says whether the event at pos, which Pass has just been told of and
 // which goes to this mark's stream, is in the stream already.
 func (m *Mark) Stored(pos envelope.Position) bool {

@@ -1,6 +1,7 @@
 package publish
 
 import (
+	"bytes"
 	"encoding/json"
 
 	"github.com/nats-io/nats.go"
@@ -25,15 +26,18 @@ type ack struct {
 	err    *APIError
 }
 
-// An ackParser reads answers for one stream. Nearly all of them have exactly
-// the form {"stream":"X", "seq":N}, which is read without allocating.
+// An ackParser reads answers for one stream. Nearly all of them are
+// {"stream":"X","seq":N}, in older servers with a blank and in a domain with
+// its name between the two, which is read without allocating.
 type ackParser struct {
 	stream string
 	prefix string
 }
 
+const ackSeq = `"seq":`
+
 func newAckParser(stream string) ackParser {
-	return ackParser{stream: stream, prefix: `{"stream":"` + stream + `", "seq":`}
+	return ackParser{stream: stream, prefix: `{"stream":"` + stream + `",`}
 }
 
 func (p ackParser) parse(header nats.Header, data []byte) ack {
@@ -45,10 +49,16 @@ func (p ackParser) parse(header nats.Header, data []byte) ack {
 
 func (p ackParser) fast(data []byte) (uint64, bool) {
 	n := len(p.prefix)
-	if len(data) < n+2 || len(data) > n+20 || string(data[:n]) != p.prefix || data[len(data)-1] != '}' {
+	if len(data) < n+len(ackSeq)+2 || string(data[:n]) != p.prefix || data[len(data)-1] != '}' {
 		return 0, false
 	}
-	return parseDigits(data[n : len(data)-1])
+	// Whatever stands behind the number, such as a duplicate's mark, makes
+	// this the slow one's business.
+	at := bytes.LastIndex(data[n:], []byte(ackSeq))
+	if at < 0 {
+		return 0, false
+	}
+	return parseDigits(data[n+at+len(ackSeq) : len(data)-1])
 }
 
 // parseDigits reads a decimal number of at most 19 digits.

@@ -3,6 +3,7 @@ package publish_test
 import (
 	"errors"
 	"fmt"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,31 +199,23 @@ func TestSendBlocksAtTheWindowAndAtTheByteBound(t *testing.T) {
 	wantStored(t, js, 3000)
 }
 
-func TestA60AClientThatClosedForGoodIsBuiltAnew(t *testing.T) {
+func TestA52ASubjectOverTheControlLineIsRefusedAndTheClientLives(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
 	js := admin(t, srv.URL())
 	createStream(t, js)
-	conn := openConn(t, srv.URL())
-	r := startOn(t, conn, 0)
+	r := startOn(t, openConn(t, srv.URL()), 0)
 	r.send(0, 100)
-	r.drain()
-	// A subject beyond the server's control line makes the server hang up and the client close.
 	tx, pos, m := event(100)
-	m.Subject = "ev." + string(make500(10))
+	m.Subject = "ev." + strings.Repeat("x", 5000)
 	check(t, r.stream.Send(t.Context(), tx, pos, m))
-	envtest.Eventually(t, 20*time.Second, func() error {
-		if st := conn.Status(); st.Rebuilds == 0 || !st.Connected {
-			return fmt.Errorf("%+v", st)
-		}
-		return nil
-	})
-}
-
-func make500(times int) []byte {
-	b := make([]byte, 500*times)
-	for i := range b {
-		b[i] = 'x'
+	r.send(101, 200)
+	r.drain()
+	wantStored(t, js, 200, 100)
+	if len(r.refused) != 1 || r.refused[0].Reason != publish.ReasonIllegal {
+		t.Errorf("refused %d events, want the one", len(r.refused))
 	}
-	return b
+	if st := r.conn.Status(); st.Rebuilds > 0 {
+		t.Errorf("the client was built anew: %+v", st)
+	}
 }

@@ -73,19 +73,16 @@ func Classify(code int) Class {
 	}
 }
 
-// A Reason names why an event can never be stored.
-type Reason string
-
-// The reasons for which a server refuses one event for good.
+// The reasons for which one event can never be stored.
 const (
-	ReasonTooLarge       Reason = "message too large"
-	ReasonHeaderTooLarge Reason = "headers too large"
-	ReasonHeaderRefused  Reason = "header refused"
-	ReasonIllegal        Reason = "illegal message"
-	ReasonIDInUse        Reason = "id in use"
+	ReasonTooLarge       = "message too large"
+	ReasonHeaderTooLarge = "headers too large"
+	ReasonHeaderRefused  = "header refused"
+	ReasonIllegal        = "illegal message"
+	ReasonIDInUse        = "id in use"
 )
 
-func permanentReason(code int) Reason {
+func permanentReason(code int) string {
 	switch code {
 	case codeTooLarge:
 		return ReasonTooLarge

@@ -134,7 +134,7 @@ type failure struct {
 	rank      int    // a higher one replaces a lower as the reason shown
 	code      int    // JetStream's, 0 if none
 	reason    string // for the operator
-	permanent Reason // of ClassPermanent
+	permanent string // of ClassPermanent: one of the reasons above
 	duplicate uint64 // the sequence a duplicate reply named
 }
 

@@ -89,8 +89,7 @@ type Refused struct {
 	Position envelope.Position
 	// Message is a copy of the event.
 	Message Message
-	// Reason names the kind, Detail is for the operator. Neither has
-	// anything of the payload.
-	Reason Reason
-	Detail string
+	// Reason is one of the Reason constants, Detail is for the operator.
+	// Neither has anything of the payload.
+	Reason, Detail string
 }

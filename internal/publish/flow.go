@@ -16,6 +16,12 @@ const (
 	rankDenied
 )
 
+// maxControlLine is below the 4096 bytes of subject, reply and sizes over which
+// the server hangs up and the client closes for good.
+const maxControlLine = 4000
+
+var errControlLine = fmt.Errorf("subject and reply subject are over %d bytes: the server would hang up", maxControlLine)
+
 // pump sends what waits, as far as the window goes.
 func (s *Stream) pump() {
 	for s.sending() && s.w.next < s.w.tail && s.w.inFlight() < s.limit {
@@ -34,7 +40,10 @@ func (s *Stream) publishNext() {
 	if s.w.inFlight() == 0 {
 		s.headSince = time.Now()
 	}
-	err := s.nc.PublishMsg(&s.msg)
+	err := errControlLine
+	if len(s.msg.Subject)+len(s.msg.Reply) < maxControlLine {
+		err = s.nc.PublishMsg(&s.msg)
+	}
 	s.w.sent()
 	if err != nil {
 		s.notSent(e, err)
@@ -48,7 +57,7 @@ func (s *Stream) notSent(e *entry, err error) {
 	case errors.Is(err, nats.ErrMaxPayload):
 		s.w.answer(e)
 		f = s.overPayload(e)
-	case errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg):
+	case errors.Is(err, errControlLine), errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg):
 		// The router should have refused it; the client did.
 		s.w.answer(e)
 		f = &failure{class: ClassPermanent, rank: rankCause, permanent: ReasonIllegal, reason: err.Error()}

@@ -190,7 +190,7 @@ func (e *refusedError) Error() string { return "dead letter: " + e.err.Error() }
 func (e *refusedError) Unwrap() error { return e.err }
 
 // refuse hands the head over as a dead letter and takes it out of the chain.
-func (r *recovery) refuse(ctx context.Context, reason Reason, detail string) error {
+func (r *recovery) refuse(ctx context.Context, reason, detail string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deliver()
@@ -214,7 +214,7 @@ func (r *recovery) refuse(ctx context.Context, reason Reason, detail string) err
 		return &refusedError{err: err}
 	}
 	r.log.WarnContext(ctx, "event refused for good", slog.String("position", out.Position.String()),
-		slog.String("msg_id", out.Message.MsgID), slog.String("reason", string(reason)))
+		slog.String("msg_id", out.Message.MsgID), slog.String("reason", reason))
 	r.w.drop()
 	r.count.Refused++
 	r.attempts = 1 // it was progress
@@ -261,11 +261,7 @@ func (r *recovery) duplicate(ctx context.Context, seq uint64, again bool) (bool,
 // foundBefore takes out the head, which is stored earlier in the stream.
 func (s *Stream) foundBefore() {
 	e := s.w.at(s.w.head)
-	if n := len(s.owed); n > 0 && s.owed[n-1].tx == e.tx {
-		s.owed[n-1].n++
-	} else {
-		s.owed = append(s.owed, storedRun{tx: e.tx, n: 1})
-	}
+	s.owe(e.tx)
 	s.w.drop()
 	s.count.Found++
 	s.attempts = 1

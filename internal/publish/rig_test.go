@@ -2,7 +2,6 @@ package publish_test
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -98,7 +97,7 @@ func (r *rig) stop() {
 
 func event(i int) (uint64, envelope.Position, *publish.Message) {
 	pos := envelope.Position{Epoch: 1, Commit: envelope.LSN(1000 + i/3), Index: uint64(i % 3)} //nolint:gosec // small
-	return uint64(1 + i/3), pos, &publish.Message{ //nolint:gosec // small
+	return uint64(1 + i/3), pos, &publish.Message{                                             //nolint:gosec // small
 		Subject: "ev." + strconv.Itoa(i%7), MsgID: "id-" + strconv.Itoa(i), Body: []byte("body " + strconv.Itoa(i)),
 		Headers: []envelope.Header{{Name: envelope.HeaderSource, Value: source}, {Name: envelope.HeaderPosition, Value: pos.String()}},
 	}
@@ -224,25 +223,32 @@ func ids(t *testing.T, js jetstream.JetStream, atLeast int) []string {
 		return nil
 	})
 	total := int(s.CachedInfo().State.Msgs) //nolint:gosec // small
-	if total == 0 {
-		return nil
-	}
+	var out []string
+	envtest.Eventually(t, 30*time.Second, func() (err error) {
+		out, err = readIDs(t, s, total) // a cluster may be electing
+		return err
+	})
+	return out
+}
+
+func readIDs(t *testing.T, s jetstream.Stream, total int) ([]string, error) {
+	t.Helper()
 	c, err := s.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
 	if err != nil {
-		t.Fatalf("consumer: %v", err)
+		return nil, err
 	}
 	var out []string
 	for len(out) < total {
 		batch, err := c.Fetch(min(500, total-len(out)), jetstream.FetchMaxWait(5*time.Second))
-		if err != nil && !errors.Is(err, nats.ErrTimeout) {
-			t.Fatalf("fetch: %v", err)
+		if err != nil {
+			return nil, err
 		}
 		for m := range batch.Messages() {
 			out = append(out, m.Headers().Get(envelope.HeaderMsgID))
 		}
 		if batch.Error() != nil {
-			t.Fatalf("fetch: %v", batch.Error())
+			return nil, batch.Error()
 		}
 	}
-	return out
+	return out, nil
 }

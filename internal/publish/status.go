@@ -32,6 +32,9 @@ func (s State) String() string {
 	return fmt.Sprintf("state %d", uint8(s))
 }
 
+// MarshalText gives the state's word.
+func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
+
 // Counters count over the life of a [Stream].
 type Counters struct {
 	// Acks are messages acknowledged one by one, Found those that a resync

@@ -274,13 +274,18 @@ func (s *Stream) headStored(now time.Time) {
 	s.lastID = append(s.lastID[:0], e.id()...)
 	s.storedAt, s.headSince = now, now
 	s.baseID = identity{}
-	if n := len(s.owed); n > 0 && s.owed[n-1].tx == e.tx {
-		s.owed[n-1].n++
-	} else {
-		s.owed = append(s.owed, storedRun{tx: e.tx, n: 1})
-	}
+	s.owe(e.tx)
 	s.w.stored()
 	s.acked = max(s.acked, s.w.base)
+}
+
+// owe notes one more stored event of transaction tx.
+func (s *Stream) owe(tx uint64) {
+	if n := len(s.owed); n > 0 && s.owed[n-1].tx == tx {
+		s.owed[n-1].n++
+		return
+	}
+	s.owed = append(s.owed, storedRun{tx: tx, n: 1})
 }
 
 // known identifies the message at the base.

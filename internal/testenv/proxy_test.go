@@ -1,7 +1,6 @@
 package testenv_test
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"io"
@@ -208,5 +207,4 @@ func TestAProxyThatHoldsCanBeCutAndClosedAtOnce(t *testing.T) {
 			t.Errorf("cut %t: took %s", cut, took)
 		}
 	}
-	_ = context.Background
 }
