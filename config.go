@@ -47,6 +47,17 @@ type Config struct {
 	// outbox.{source}.{aggregate_type}.{event_type}.
 	Subject string
 
+	// OnPoison says what becomes of an event that can never be published:
+	// [PoisonDeadLetter] or [PoisonHalt]. Empty means PoisonDeadLetter.
+	OnPoison string
+	// OnUnrouted says what becomes of an event that no route or stream takes:
+	// [UnroutedWait] or [UnroutedDeadLetter]. Empty means UnroutedWait.
+	OnUnrouted string
+	// DeadLetterLimit is how many events of one reason may become dead letters
+	// within a minute; 20 in a row without a good one between are too many as
+	// well. Beyond that delivery waits for an operator. Zero means 100.
+	DeadLetterLimit int
+
 	// Window is how many messages may be published and not yet acknowledged.
 	// A larger one raises throughput over a long round trip and lengthens a
 	// resync. Zero means 1024.
@@ -138,6 +149,18 @@ func (c Config) withDefaults() (Config, error) {
 	}
 	if strings.ContainsAny(c.Stream, " \t\r\n.*>/\\") {
 		bad("Stream", c.Stream, "use no blanks, dots, wildcards or slashes, as JetStream demands of streams")
+	}
+	c.OnPoison = or(c.OnPoison, PoisonDeadLetter)
+	c.OnUnrouted = or(c.OnUnrouted, UnroutedWait)
+	c.DeadLetterLimit = number(c.DeadLetterLimit, 100)
+	if c.OnPoison != PoisonDeadLetter && c.OnPoison != PoisonHalt {
+		bad("OnPoison", c.OnPoison, "use dead-letter or halt")
+	}
+	if c.OnUnrouted != UnroutedWait && c.OnUnrouted != UnroutedDeadLetter {
+		bad("OnUnrouted", c.OnUnrouted, "use wait or dead-letter")
+	}
+	if c.DeadLetterLimit < 1 {
+		bad("DeadLetterLimit", fmt.Sprint(c.DeadLetterLimit), "use at least 1")
 	}
 	c.Window = number(c.Window, 1024)
 	c.InFlightBytes = number(c.InFlightBytes, 32<<20)

@@ -36,10 +36,11 @@ type reader struct {
 	unmet  int
 
 	maxPayload int // the largest that the server has named
+	flood      *flood
 }
 
 func newReader(s *session) *reader {
-	r := &reader{s: s}
+	r := &reader{s: s, flood: newFlood(s.cfg.DeadLetterLimit)}
 	r.limit()
 	for _, st := range s.streams {
 		if !st.met.Load() {
@@ -52,6 +53,9 @@ func newReader(s *session) *reader {
 // run reads until ctx ends or something breaks. It returns nil when the reading
 // was stopped.
 func (r *reader) run(ctx context.Context) error {
+	if err := r.recall(ctx); err != nil {
+		return err
+	}
 	for {
 		if err := r.s.repl.Next(&r.frame); err != nil {
 			if errors.Is(err, slot.ErrStopped) {
@@ -186,13 +190,25 @@ func (r *reader) insert(ctx context.Context) error {
 	case router.NotOutbox:
 		s.r.count.notOutbox.Add(1)
 	case router.Unrouted:
-		return &HaltError{
-			Object: fmt.Sprintf("event type %q of table %s", r.routed.Event.EventType, r.row.Relation), Problem: "matches no route",
-			Fix: "add a route for it",
-		}
+		return r.unrouted(ctx)
 	}
 	return nil
 }
+
+// unrouted is an event that no route takes. Waiting keeps its place in the
+// order; it is the configuration that has to change, so a restart ends it.
+func (r *reader) unrouted(ctx context.Context) error {
+	detail := fmt.Sprintf("event type %q of table %s matches no route; add one for it, or set on_unrouted: dead-letter",
+		r.routed.Event.EventType, r.row.Relation)
+	if r.s.cfg.OnUnrouted == UnroutedDeadLetter {
+		r.routed.Refusal = router.Refusal{Reason: reasonUnrouted, Detail: detail}
+		return r.refuse(ctx)
+	}
+	return r.hold(ctx, detail, func(context.Context) (bool, error) { return false, nil })
+}
+
+// reasonUnrouted is the dead letters' word for events that nothing takes.
+const reasonUnrouted router.Reason = "unrouted"
 
 // pass tells the marks of the row, which must meet theirs, and says whether the
 // row is stored already. Once every mark is met the ledger lets go.
@@ -249,13 +265,25 @@ func (r *reader) storedBefore(ctx context.Context, mark *dedup.Mark) (bool, erro
 
 func (r *reader) publish(ctx context.Context) error {
 	s := r.s
+	st := s.streams[r.routed.StreamIndex]
+	if s.cfg.OnUnrouted == UnroutedDeadLetter {
+		ok, err := r.covered(ctx, st, r.routed.Message.Subject)
+		if err != nil {
+			return err
+		}
+		if !ok {
+			r.routed.Refusal = router.Refusal{Reason: reasonUnrouted, Detail: fmt.Sprintf("stream %q does not cover subject %q", st.name, r.routed.Message.Subject)}
+			return r.refuse(ctx)
+		}
+	}
+	r.flood.published()
 	// Counted first: the acknowledgement can be faster than this goroutine.
 	r.events++
 	s.r.count.published.Add(1)
 	// The publisher writes the id itself; it stands first among the headers.
 	routed := &r.routed.Message
 	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID}
-	return s.streams[r.routed.StreamIndex].pub.Send(ctx, r.tx, r.row.Position, &m)
+	return st.pub.Send(ctx, r.tx, r.row.Position, &m)
 }
 
 // refuse records a row that can never be published, before anything behind it
@@ -263,6 +291,16 @@ func (r *reader) publish(ctx context.Context) error {
 // meets the same row again.
 func (r *reader) refuse(ctx context.Context) error {
 	s := r.s
+	if s.cfg.OnPoison == PoisonHalt {
+		return &HaltError{
+			Object:  fmt.Sprintf("event %q of table %s at position %s", r.routed.Event.ID, r.row.Relation, r.row.Position),
+			Problem: "can never be published: " + r.routed.Refusal.Detail,
+			Fix:     "restart with --on-poison dead-letter to record it and go on",
+		}
+	}
+	if err := r.allow(ctx, string(r.routed.Refusal.Reason)); err != nil {
+		return err
+	}
 	if err := s.record(ctx, letterOfRow(&r.row, &r.routed)); err != nil {
 		return err
 	}

@@ -66,7 +66,8 @@ type stream struct {
 	met  atomic.Bool
 	base dedup.Known // the stream's end at the start
 
-	limits router.Limits // the reader's own
+	limits router.Limits // the reader's own, as is
+	facts  publish.StreamFacts
 }
 
 // stored is what the stream is known to hold.
@@ -259,6 +260,7 @@ func (s *session) start(ctx context.Context) error {
 		if tail.Gone {
 			st.base.MsgID = known.MsgID
 		}
+		st.facts = tail.Facts
 		st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
 		st.pub.Begin(ctx, tail, known.LastSeq)
 		st.met.Store(mark.Met())

@@ -1,0 +1,92 @@
+package walrelay
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/internal/deadletter"
+)
+
+// waitEvery is how often a reader that waits for an operator looks again.
+const waitEvery = 2 * time.Second
+
+// hold keeps the reader where it is until ok says that it may go on. The
+// session stays: status goes to PostgreSQL, and what was sent before is
+// confirmed.
+func (r *reader) hold(ctx context.Context, reason string, ok func(context.Context) (bool, error)) error {
+	s := r.s
+	s.r.state.set(ctx, StateWaiting, reason)
+	tick := time.NewTicker(waitEvery)
+	defer tick.Stop()
+	for {
+		done, err := ok(ctx)
+		if err != nil {
+			return err
+		}
+		if done {
+			s.r.state.set(ctx, StateRelaying, "")
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return ctx.Err()
+		case <-tick.C:
+		}
+	}
+}
+
+// accepted asks whether an operator lets the refusals of a reason through.
+func (s *session) accepted(ctx context.Context, reason string) (bool, error) {
+	accepted := false
+	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		accepted, err = deadletter.Accepted(ctx, conn, s.cfg.Schema, s.cfg.Source, reason)
+		return err
+	})
+	return accepted, err
+}
+
+// allow lets one more refusal be recorded, or holds delivery while they are
+// too many.
+func (r *reader) allow(ctx context.Context, reason string) error {
+	s := r.s
+	if !r.flood.refused(reason, r.routed.Event.ID, time.Now()) {
+		return nil
+	}
+	if ok, err := s.accepted(ctx, reason); ok || err != nil {
+		return err
+	}
+	return r.hold(ctx, r.flood.describe(reason), func(ctx context.Context) (bool, error) { return s.accepted(ctx, reason) })
+}
+
+// recall tells the flood of what earlier sessions refused, so that a restart
+// does not let another hundred through.
+func (r *reader) recall(ctx context.Context) error {
+	s := r.s
+	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		letters, err := deadletter.List(ctx, conn, s.cfg.Schema, deadletter.Filter{Source: s.cfg.Source, All: true, Since: time.Now().Add(-floodWindow)})
+		if err != nil {
+			return err
+		}
+		for _, l := range letters {
+			r.flood.recent(l.Reason, l.At)
+		}
+		return nil
+	})
+}
+
+// covered says whether the stream takes the subject now. What the relay knows
+// of the stream's subjects may be old, so a no is asked again.
+func (r *reader) covered(ctx context.Context, st *stream, subject string) (bool, error) {
+	if st.facts.Covers(subject) {
+		return true, nil
+	}
+	info, err := r.s.nats.StreamInfo(ctx, st.name)
+	if err != nil {
+		return false, fmt.Errorf("look whether stream %q covers subject %q: %w", st.name, subject, err)
+	}
+	st.facts = info.Facts
+	return st.facts.Covers(subject), nil
+}
