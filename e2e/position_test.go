@@ -146,11 +146,11 @@ func TestA05AStopThatCannotWaitConfirmsNothingMore(t *testing.T) {
 		if err := w.NATSProxy.Hold(testenv.Downstream); err != nil {
 			t.Fatal(err)
 		}
-		w.Place(1)
 		n, err := w.LastSeq(t.Context())
 		if err != nil {
 			t.Fatal(err)
 		}
+		w.Place(1)
 		w.AwaitRecorded(n + 1)
 		if code := end(relay); name == "its own deadline" && code != 0 || name != "its own deadline" && code != 130 && code != 0 {
 			t.Errorf("%s: the relay ended with code %d", name, code)

@@ -135,7 +135,7 @@ func (w *world) spawn(ctx context.Context, name string, args ...string) (*proces
 	if err != nil {
 		return nil, fmt.Errorf("make a log file: %w", err)
 	}
-	defer log.Close() //nolint:errcheck // the child has its own handle
+	defer log.Close()                                                       //nolint:errcheck // the child has its own handle
 	p.cmd = exec.CommandContext(context.WithoutCancel(ctx), w.exe, args...) //nolint:gosec // this program itself
 	p.cmd.Stdout, p.cmd.Stderr = log, log
 	if err := w.env.Child(p.cmd); err != nil {

@@ -11,6 +11,7 @@ import (
 	"os"
 	"os/signal"
 	"syscall"
+	"time"
 
 	"github.com/alecthomas/kong"
 
@@ -93,6 +94,12 @@ func signals(ctx context.Context, stderr io.Writer) (context.Context, func()) {
 		case <-done:
 			return
 		}
+		if !pause(done, togetherWithin) {
+			return
+		}
+		for len(got) > 0 { // the same wish, sent to the process and to its group
+			<-got
+		}
 		select {
 		case <-got:
 			fmt.Fprintln(stderr, "walrelay: second signal: leaving at once; what was not confirmed is sent again by the next start")
@@ -107,7 +114,23 @@ func signals(ctx context.Context, stderr io.Writer) (context.Context, func()) {
 	}
 }
 
-// checkFailed makes a verb end with exit code 1 without another word.
+// togetherWithin is how close signals must be to count as one: shells and
+// supervisors signal a process and then its group.
+const togetherWithin = 300 * time.Millisecond
+
+// pause is false when done ended it.
+func pause(done <-chan struct{}, d time.Duration) bool {
+	t := time.NewTimer(d)
+	defer t.Stop()
+	select {
+	case <-done:
+		return false
+	case <-t.C:
+		return true
+	}
+}
+
+// errCheckFailed makes a verb end with exit code 1 without another word.
 var errCheckFailed = errors.New("a check failed")
 
 // usageError is a configuration that cannot be used.

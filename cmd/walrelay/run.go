@@ -2,6 +2,9 @@ package main
 
 import (
 	"log/slog"
+	"os"
+	"runtime/debug"
+	"strings"
 	"time"
 
 	"github.com/nats-io/nats.go"
@@ -20,7 +23,7 @@ type database struct {
 
 // broker are the flags of every verb that needs NATS.
 type broker struct {
-	NATS string `name:"nats" help:"NATS servers, separated by commas." placeholder:"URL"`
+	NATS string `name:"nats" help:"NATS servers, separated by commas; run takes embedded:DIR as well, a JetStream inside the relay." placeholder:"URL"`
 }
 
 // logging are the flags of every verb that logs.
@@ -43,20 +46,48 @@ type runCmd struct {
 	StatusInterval time.Duration `help:"How often PostgreSQL hears from the relay at least." default:"10s"`
 	Silence        time.Duration `help:"How long PostgreSQL may be silent before the connection counts as lost." default:"1m"`
 	DrainTimeout   time.Duration `help:"How long a stop waits for acknowledgements." default:"20s"`
+
+	OnPoison        string `help:"An event that can never be published: dead-letter or halt." enum:"dead-letter,halt" default:"dead-letter"`
+	OnUnrouted      string `help:"An event that no route or stream takes: wait or dead-letter." enum:"wait,dead-letter" default:"wait"`
+	DeadLetterLimit int    `help:"Dead letters of one reason within a minute; beyond it delivery waits." default:"100"`
+	EmbeddedListen  string `help:"Where the JetStream of --nats embedded:DIR listens." default:"127.0.0.1:4222" placeholder:"HOST:PORT"`
 }
 
 // Run relays until a signal.
 func (c *runCmd) Run(e *env) error {
-	relay, err := walrelay.New(walrelay.Config{
-		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, NATS: c.NATS, NATSOptions: natsOptions,
+	cfg := walrelay.Config{
+		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, NATS: c.NATS, NATSOptions: c.natsOptions,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
+		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
 		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: logger(e.stderr, c.LogLevel, c.LogFormat),
-	})
+	}
+	limitMemory(c.InFlightBytes)
+	if dir, ok := strings.CutPrefix(c.NATS, embeddedPrefix); ok {
+		stream := firstOf(c.Stream, strings.ToUpper(c.Source))
+		server, err := startEmbedded(e.ctx, dir, c.EmbeddedListen, stream, "outbox."+c.Source+".>")
+		if err != nil {
+			return err
+		}
+		defer server.close()
+		cfg.NATS = server.url
+		cfg.NATSOptions = func() ([]nats.Option, error) { return server.options(), nil }
+		cfg.Logger.InfoContext(e.ctx, "JetStream runs inside the relay", slog.String("dir", dir), slog.String("listen", c.EmbeddedListen))
+	}
+	relay, err := walrelay.New(cfg)
 	if err != nil {
 		return &usageError{err}
 	}
 	return relay.Run(e.ctx)
 }
 
-func natsOptions() ([]nats.Option, error) { return nil, nil }
+func (c *runCmd) natsOptions() ([]nats.Option, error) { return nil, nil }
+
+// limitMemory makes Go's collector work harder before the process outgrows
+// what is in flight plus what the rest needs. GOMEMLIMIT beats it.
+func limitMemory(inFlight int) {
+	const rest = 48 << 20
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(inFlight) + rest)
+	}
+}
