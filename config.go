@@ -20,6 +20,11 @@ type Config struct {
 	// what libpq understands, PG* variables and password files included. It
 	// is read again at each connect.
 	DatabaseURL string
+	// DatabasePassword gives the password for both URLs, in place of what
+	// they say. It is called at each connect, so that a password which was
+	// changed is read again. Nil means what the URLs, PGPASSWORD or a password
+	// file say.
+	DatabasePassword func() (string, error)
 	// ReplicationURL is a direct way to the same database where DatabaseURL
 	// leads through a pooler. Empty means DatabaseURL.
 	ReplicationURL string

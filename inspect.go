@@ -39,6 +39,7 @@ func (s *session) look(ctx context.Context) error {
 			return err
 		}
 		s.slotInfo.Store(&slotSeen{Info: info, at: time.Now()})
+		s.countLetters(ctx, conn)
 		p, err := slot.InspectPublication(ctx, conn, s.cfg.Publication, s.cfg.Schema, outboxTable)
 		if err != nil {
 			return err

@@ -135,6 +135,7 @@ func (r *reader) begin() error {
 	r.s.mu.Lock()
 	r.tx = r.s.ledger.Begin()
 	r.s.mu.Unlock()
+	r.s.began(r.message.CommitLSN, r.message.CommitTime)
 	return nil
 }
 

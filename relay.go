@@ -106,6 +106,7 @@ func (r *Relay) runSession(ctx context.Context, conn *publish.Conn) (relayed boo
 		defer r.mu.Unlock()
 		r.current = nil
 		r.remember(s)
+		r.count.leftBy(s)
 		if err != nil {
 			r.lastErr, r.lastEnd = err.Error(), time.Now()
 		}

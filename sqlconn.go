@@ -35,6 +35,11 @@ func (c *Config) postgres(url, role string) (*pgx.ConnConfig, error) {
 	if err != nil {
 		return nil, &ConfigError{Field: "DatabaseURL", Reason: maskParseError(err)}
 	}
+	if c.DatabasePassword != nil {
+		if cfg.Password, err = c.DatabasePassword(); err != nil {
+			return nil, fmt.Errorf("read the password for PostgreSQL: %w", err)
+		}
+	}
 	cfg.DialFunc = dial
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout

@@ -1,13 +1,21 @@
 package walrelay
 
 import (
+	"context"
+	"fmt"
+	"sync"
 	"sync/atomic"
 	"time"
 
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/publish"
 )
 
-// Status is what a relay says of itself at one moment.
+// Status is what a relay says of itself at one moment. What is not known now is
+// left out: nil, or the zero time.
 type Status struct {
 	Source      string    `json:"source"`
 	Slot        string    `json:"slot"`
@@ -18,42 +26,155 @@ type Status struct {
 	// ReceivedLSN is the last commit LSN or WAL end that the slot sent,
 	// ConfirmedLSN what PostgreSQL was told to be stored; both empty before
 	// the first one of a session.
-	ReceivedLSN  string         `json:"received_lsn,omitempty"`
-	ConfirmedLSN string         `json:"confirmed_lsn,omitempty"`
-	Epoch        uint32         `json:"epoch,omitempty"`
-	Streams      []StreamStatus `json:"streams"`
-	Counters     Counters       `json:"counters"`
-	LastError    string         `json:"last_error,omitempty"` // why the last session ended
-	LastErrorAt  time.Time      `json:"last_error_at,omitzero"`
+	ReceivedLSN  string `json:"received_lsn,omitempty"`
+	ConfirmedLSN string `json:"confirmed_lsn,omitempty"`
+	// LagBytes is the WAL between the confirmed LSN and the server's end, as
+	// of SlotState.LookedAt.
+	LagBytes *int64 `json:"lag_bytes,omitempty"`
+	// LagSeconds is the age of the oldest event that was received and is not
+	// stored, 0 when there is none. It may be a second too high.
+	LagSeconds  *float64       `json:"lag_seconds,omitempty"`
+	SlotState   *SlotStatus    `json:"slot_state,omitempty"`
+	NATS        NATSStatus     `json:"nats"`
+	Streams     []StreamStatus `json:"streams"`
+	DeadLetters *DeadLetters   `json:"dead_letters,omitempty"`
+	Counters    Counters       `json:"counters"`
+	LastError   string         `json:"last_error,omitempty"` // why the last session ended
+	LastErrorAt time.Time      `json:"last_error_at,omitzero"`
+}
+
+// NotReady says why the relay delivers nothing now; empty when it does, or
+// would if there were events. A standby is not ready: it delivers nothing until
+// the slot is released.
+func (s *Status) NotReady() string {
+	if s.State != StateRelaying {
+		return reasoned(string(s.State), s.Reason)
+	}
+	for i := range s.Streams {
+		if st := &s.Streams[i]; !st.Flowing {
+			return fmt.Sprintf("stream %q: %s", st.Name, reasoned(st.State, st.Reason))
+		}
+	}
+	return ""
+}
+
+func reasoned(state, reason string) string {
+	if reason == "" {
+		return state
+	}
+	return state + ": " + reason
+}
+
+// SlotStatus is what PostgreSQL said of the slot when it was last looked at.
+type SlotStatus struct {
+	LookedAt  time.Time `json:"looked_at"`
+	Active    bool      `json:"active"`
+	WALStatus string    `json:"wal_status"` // reserved, extended, unreserved or lost
+	// RetainedBytes is the WAL that the slot keeps the server from removing.
+	RetainedBytes int64 `json:"retained_bytes"`
+	// SafeBytes is how much WAL may still be written before the slot is lost;
+	// nil where max_slot_wal_keep_size sets no limit.
+	SafeBytes *int64 `json:"safe_bytes,omitempty"`
+	// CatalogXminAge is how many transactions ago the slot's catalog_xmin
+	// was: for that long vacuum has removed nothing from the system
+	// catalogues.
+	CatalogXminAge *int64 `json:"catalog_xmin_age,omitempty"`
+}
+
+// NATSStatus is the state of the connection to NATS.
+type NATSStatus struct {
+	Connected bool      `json:"connected"`
+	Since     time.Time `json:"since,omitzero"`
+	Server    string    `json:"server,omitempty"` // without user and password
+	// LastError stays after the trouble has passed.
+	LastError   string    `json:"last_error,omitempty"`
+	LastErrorAt time.Time `json:"last_error_at,omitzero"`
+	Reconnects  uint64    `json:"reconnects"`
 }
 
 // StreamStatus is the state of one stream.
 type StreamStatus struct {
-	Name      string         `json:"name"`
-	Mechanism string         `json:"mechanism"` // chain
-	MarkMet   bool           `json:"mark_met"`
-	Publish   publish.Status `json:"publish"`
+	Name      string `json:"name"`
+	Mechanism string `json:"mechanism"` // chain
+	// MarkMet says whether all that the stream held at the start of the
+	// session has been recognised among what the slot sends again.
+	MarkMet bool      `json:"mark_met"`
+	State   string    `json:"state"`
+	Flowing bool      `json:"flowing"`          // events are stored as they come
+	Reason  string    `json:"reason,omitempty"` // what is waited for
+	Since   time.Time `json:"since,omitzero"`
+	// InFlight are messages sent and not stored, Queued those not yet sent;
+	// Bytes is the memory of both.
+	InFlight int `json:"in_flight"`
+	Queued   int `json:"queued"`
+	Bytes    int `json:"bytes"`
+	// LastSequence is that of the last message known to be stored; 0 when not
+	// known yet. Position and StoredAt are of the last event that this session
+	// stored.
+	LastSequence        uint64    `json:"last_sequence"`
+	Position            string    `json:"position,omitempty"`
+	StoredAt            time.Time `json:"stored_at,omitzero"`
+	UnacknowledgedSince time.Time `json:"unacknowledged_since,omitzero"`
+	Attempts            int       `json:"attempts"` // resyncs since the last message was stored
+	LastError           string    `json:"last_error,omitempty"`
+	LastErrorAt         time.Time `json:"last_error_at,omitzero"`
+}
+
+// DeadLetters are the open dead letters of the source.
+type DeadLetters struct {
+	LookedAt time.Time      `json:"looked_at"`
+	Open     int            `json:"open"`
+	ByReason map[string]int `json:"by_reason"`
 }
 
 // Counters count since the process started.
 type Counters struct {
-	Transactions uint64 `json:"transactions"`
-	Rows         uint64 `json:"rows"`      // inserts that the slot sent, of whatever table
-	Published    uint64 `json:"published"` // events handed to a stream
-	Stored       uint64 `json:"stored"`
-	Passed       uint64 `json:"passed"`     // events that were in the stream already
-	Refused      uint64 `json:"refused"`    // events recorded as dead letters
-	Skipped      uint64 `json:"skipped"`    // events whose route says skip
-	NotOutbox    uint64 `json:"not_outbox"` // inserts of tables that are no outbox
-	Updates      uint64 `json:"updates"`    // updates of an outbox, which are no events
-	Deletes      uint64 `json:"deletes"`    // likewise deletes
-	Truncates    uint64 `json:"truncates"`  // likewise truncates
-	Sessions     uint64 `json:"sessions"`
+	Transactions uint64  `json:"transactions"`
+	Rows         uint64  `json:"rows"`      // inserts that the slot sent, of whatever table
+	Published    uint64  `json:"published"` // events handed to a stream
+	Stored       uint64  `json:"stored"`
+	Passed       uint64  `json:"passed"`     // events that were in the stream already
+	Refused      uint64  `json:"refused"`    // events recorded as dead letters
+	Skipped      uint64  `json:"skipped"`    // events whose route says skip
+	NotOutbox    uint64  `json:"not_outbox"` // inserts of tables that are no outbox
+	Updates      uint64  `json:"updates"`    // updates of an outbox, which are no events
+	Deletes      uint64  `json:"deletes"`    // likewise deletes
+	Truncates    uint64  `json:"truncates"`  // likewise truncates
+	Sessions     uint64  `json:"sessions"`
+	Retries      Retries `json:"retries"`
+}
+
+// Retries count what made messages be sent again, over all streams.
+type Retries struct {
+	Timeouts      uint64 `json:"timeouts"`
+	Disconnects   uint64 `json:"disconnects"`
+	WrongSequence uint64 `json:"wrong_sequence"`
+	NoResponders  uint64 `json:"no_responders"`
+	Denied        uint64 `json:"denied"`
+	Environment   uint64 `json:"environment"` // other refusals that an operator or time can mend
+	Resyncs       uint64 `json:"resyncs"`     // times that sending began anew
+}
+
+func (r *Retries) add(c *publish.Counters) {
+	r.Timeouts += c.Timeouts
+	r.Disconnects += c.Disconnects
+	r.WrongSequence += c.WrongSequence
+	r.NoResponders += c.NoResponders
+	r.Denied += c.Denied
+	r.Environment += c.Environment
+	r.Resyncs += c.Resyncs
 }
 
 type counters struct {
 	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
 	updates, deletes, truncates, sessions atomic.Uint64
+
+	ages    ages
+	letters atomic.Pointer[DeadLetters]
+
+	mu      sync.Mutex
+	retries Retries        // of the sessions that are over
+	streams []StreamStatus // as the last session left them
 }
 
 func (c *counters) read() Counters {
@@ -64,39 +185,193 @@ func (c *counters) read() Counters {
 	}
 }
 
-// Status says what the relay does now. It never waits for a server.
+// Status says what the relay does now. It never waits for a server's answer;
+// where a socket is full it can take as long as a write to it, five seconds at
+// most.
 func (r *Relay) Status() Status {
 	state, reason, since := r.state.get()
 	st := Status{
 		Source: r.cfg.Source, Slot: r.cfg.Slot, Publication: r.cfg.Publication,
-		State: state, Reason: reason, Since: since, Counters: r.count.read(),
+		State: state, Reason: reason, Since: since, Counters: r.count.read(), DeadLetters: r.count.letters.Load(),
 	}
 	r.mu.Lock()
-	s := r.current
+	s, conn := r.current, r.conn
 	st.LastError, st.LastErrorAt = r.lastErr, r.lastEnd
+	r.count.mu.Lock()
+	st.Counters.Retries = r.count.retries
+	st.Streams = append([]StreamStatus{}, r.count.streams...)
+	r.count.mu.Unlock()
 	r.mu.Unlock()
+	if conn != nil {
+		n := conn.Status()
+		st.NATS = NATSStatus{
+			Connected: n.Connected, Since: n.Since, Server: n.Server, LastError: n.LastError, LastErrorAt: n.LastErrorAt,
+			Reconnects: n.Reconnects,
+		}
+	}
 	if s != nil {
 		s.status(&st)
+	}
+	if len(st.Streams) == 0 {
+		st.Streams = []StreamStatus{{Name: r.cfg.Stream, Mechanism: "chain", State: publish.StateIdle.String()}}
+	}
+	if at, some := r.count.ages.oldest(); some || state == StateRelaying {
+		age := 0.0
+		if some {
+			age = max(0, time.Since(at).Seconds()) // the database's clock may be ahead of ours
+		}
+		st.LagSeconds = &age
 	}
 	return st
 }
 
 // status adds what the session knows.
 func (s *session) status(to *Status) {
+	s.mu.Lock()
+	s.r.count.ages.settle(s.ledger.Confirmed())
+	s.mu.Unlock()
 	if v := s.received.Load(); v > 0 {
 		to.ReceivedLSN = lsn(&s.received).String()
 	}
-	if v := s.confirmed.Load(); v > 0 {
-		to.ConfirmedLSN = lsn(&s.confirmed).String()
+	confirmed := lsn(&s.confirmed)
+	if confirmed > 0 {
+		to.ConfirmedLSN = confirmed.String()
 	}
-	for _, st := range s.list() {
-		// A stream that does not flow is the relay not delivering, whatever
-		// the session does.
-		if p := st.pub.Status(); to.State == StateRelaying && !p.Healthy() {
-			to.State, to.Reason, to.Since = StateWaiting, "stream "+st.name+": "+or(p.Reason, p.State.String()), p.Since
+	if seen := s.slotInfo.Load(); seen != nil && seen.Exists {
+		to.SlotState = &SlotStatus{
+			LookedAt: seen.at, Active: seen.Active, WALStatus: seen.WALStatus, RetainedBytes: seen.RetainedBytes,
+			SafeBytes: optional(seen.SafeBytes), CatalogXminAge: optional(seen.CatalogXminAge),
 		}
-		to.Streams = append(to.Streams, StreamStatus{
-			Name: st.name, Mechanism: "chain", MarkMet: st.met.Load(), Publish: st.pub.Status(),
-		})
+		to.LagBytes = optional(between(max(confirmed, seen.Confirmed), max(seen.ServerWALEnd, lsn(&s.received))))
 	}
+	if list := s.streamStatus(&to.Counters.Retries); len(list) > 0 {
+		to.Streams = list
+	}
+}
+
+// began notes the age of a transaction.
+func (s *session) began(commit envelope.LSN, at time.Time) {
+	s.mu.Lock()
+	safe := s.ledger.Confirmed()
+	s.mu.Unlock()
+	s.r.count.ages.settle(safe)
+	s.r.count.ages.received(commit, at)
+}
+
+// streamStatus gives the streams' states and adds their retries.
+func (s *session) streamStatus(retries *Retries) []StreamStatus {
+	var list []StreamStatus
+	for _, st := range s.list() {
+		p := st.pub.Status()
+		retries.add(&p.Counters)
+		one := StreamStatus{
+			Name: st.name, Mechanism: "chain", MarkMet: st.met.Load(),
+			State: p.State.String(), Flowing: p.Healthy(), Reason: p.Reason, Since: p.Since,
+			InFlight: p.InFlight, Queued: p.Queued, Bytes: p.Bytes, LastSequence: p.LastSeq, StoredAt: p.StoredAt,
+			UnacknowledgedSince: p.UnacknowledgedSince, Attempts: p.Attempts, LastError: p.LastError, LastErrorAt: p.LastErrorAt,
+		}
+		if !p.Position.IsZero() {
+			one.Position = p.Position.String()
+		}
+		list = append(list, one)
+	}
+	return list
+}
+
+// leftBy keeps what the counts and the streams were when the session ended.
+func (c *counters) leftBy(s *session) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if list := s.streamStatus(&c.retries); len(list) > 0 {
+		c.streams = list
+	}
+}
+
+// countLetters asks for the open dead letters. Not to know them does no harm:
+// a role may be without the right to read them.
+func (s *session) countLetters(ctx context.Context, conn *pgx.Conn) {
+	open, err := deadletter.Open(ctx, conn, s.cfg.Schema, s.cfg.Source)
+	if err != nil {
+		s.r.count.letters.Store(nil)
+		return
+	}
+	found := &DeadLetters{LookedAt: time.Now(), ByReason: open}
+	for _, n := range open {
+		found.Open += n
+	}
+	s.r.count.letters.Store(found)
+}
+
+// optional is nil for what is not known, which comes as a negative number.
+func optional(v int64) *int64 {
+	if v < 0 {
+		return nil
+	}
+	return &v
+}
+
+func between(from, to envelope.LSN) int64 {
+	if to <= from {
+		return 0
+	}
+	return int64(to - from) //nolint:gosec // a server's WAL is shorter than 2^63 bytes
+}
+
+// ages knows when the oldest transaction was committed that is not settled. It
+// outlives sessions: what one has not settled is still owed.
+//
+// Invariant: the spans lie in the order of their LSNs, and each covers all
+// transactions that were received from its first one to its last.
+type ages struct {
+	mu    sync.Mutex
+	spans []ageSpan
+}
+
+// ageSpan is one second's worth of transactions, which bounds their number.
+type ageSpan struct {
+	first, last envelope.LSN // commit LSNs
+	at          time.Time    // commit time of the first
+}
+
+const ageSpanLength = time.Second
+
+// received notes a transaction when it begins.
+func (a *ages) received(commit envelope.LSN, at time.Time) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if n := len(a.spans); n > 0 {
+		switch {
+		case commit < a.spans[0].first:
+			a.spans = a.spans[:0] // all of it is sent again
+		case commit <= a.spans[n-1].last:
+			return
+		case at.Sub(a.spans[n-1].at) < ageSpanLength:
+			a.spans[n-1].last = commit
+			return
+		}
+	}
+	a.spans = append(a.spans, ageSpan{first: commit, last: commit, at: at})
+}
+
+// settle drops what lies below an LSN that may be confirmed.
+func (a *ages) settle(safe envelope.LSN) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	n := 0
+	for n < len(a.spans) && a.spans[n].last < safe {
+		n++
+	}
+	if n > 0 {
+		a.spans = append(a.spans[:0], a.spans[n:]...)
+	}
+}
+
+// oldest is the commit time of the oldest transaction that is not settled.
+func (a *ages) oldest() (time.Time, bool) {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	if len(a.spans) == 0 {
+		return time.Time{}, false
+	}
+	return a.spans[0].at, true
 }

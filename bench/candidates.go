@@ -20,7 +20,7 @@ import (
 	"github.com/walrelay/walrelay/internal/slot"
 )
 
-func candidates() []string { return []string{"reader", "publisher", "relay"} }
+func candidates() []string { return []string{"reader", "publisher", "proto", "relay"} }
 
 // candidate is the process that is measured.
 func candidate(args []string) error {
@@ -58,6 +58,8 @@ func candidate(args []string) error {
 		return read(ctx, database, source, end)
 	case "publisher":
 		return publishReady(ctx, broker, source, rows, size)
+	case "proto":
+		return runProto(ctx, database, broker, source)
 	case "relay":
 		r, err := walrelay.New(walrelay.Config{DatabaseURL: database, NATS: broker, Source: source, Publication: baseSlot})
 		if err != nil {

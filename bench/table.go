@@ -38,14 +38,14 @@ func median(sorted []float64) float64 {
 }
 
 type summary struct {
-	Name        string  `json:"name"`
-	Rate        float64 `json:"events_per_second"`
-	Lowest      float64 `json:"lowest"`
-	Highest     float64 `json:"highest"`
-	CPU         float64 `json:"cpu_us_per_event"`
-	ServersCPU  float64 `json:"servers_cpu_us_per_event"`
-	PeakMB      float64 `json:"peak_rss_mb"`
-	RatioToWall float64 `json:"ratio_to_publisher"`
+	Name         string  `json:"name"`
+	Rate         float64 `json:"events_per_second"`
+	Lowest       float64 `json:"lowest"`
+	Highest      float64 `json:"highest"`
+	CPU          float64 `json:"cpu_us_per_event"`
+	ServersCPU   float64 `json:"servers_cpu_us_per_event"`
+	PeakMB       float64 `json:"peak_rss_mb"`
+	RatioToProto float64 `json:"ratio_to_proto"`
 }
 
 func summaries(results []result) []summary {
@@ -60,23 +60,23 @@ func summaries(results []result) []summary {
 		}
 		rss := r.column(func(m measurement) float64 { return m.rss })
 		s.PeakMB = rss[len(rss)-1]
-		if r.Name == "publisher" {
+		if r.Name == "proto" {
 			wall = s.Rate
 		}
 		all = append(all, s)
 	}
 	for i := range all {
 		if wall > 0 {
-			all[i].RatioToWall = all[i].Rate / wall
+			all[i].RatioToProto = all[i].Rate / wall
 		}
 	}
 	return all
 }
 
 func printTable(w io.Writer, results []result) {
-	fmt.Fprintf(w, "%-12s %10s %10s %10s %8s %8s %8s %10s\n", "candidate", "events/s", "lowest", "highest", "self us", "servers", "peak MB", "/publisher")
+	fmt.Fprintf(w, "%-12s %10s %10s %10s %8s %8s %8s %10s\n", "candidate", "events/s", "lowest", "highest", "self us", "servers", "peak MB", "/proto")
 	for _, s := range summaries(results) {
 		fmt.Fprintf(w, "%-12s %10.0f %10.0f %10.0f %8.2f %8.2f %8.0f %10.2f\n",
-			s.Name, s.Rate, s.Lowest, s.Highest, s.CPU, s.ServersCPU, s.PeakMB, s.RatioToWall)
+			s.Name, s.Rate, s.Lowest, s.Highest, s.CPU, s.ServersCPU, s.PeakMB, s.RatioToProto)
 	}
 }

@@ -58,8 +58,27 @@ ON CONFLICT (scope, key) DO NOTHING`, scope, key, o.request(), o.Lease.Microseco
 		}
 		break
 	}
+	if err != nil && sqlState(err) == "" {
+		s.release(ctx, c, err)
+	}
 	return c, replay, s.explain(key, err)
 }
+
+// release gives back a lease that we may hold without knowing, when the
+// connection broke during the commit: nothing was called, and without this the
+// outcome would be uncertain for ever. One try: the database may be down.
+func (s *Store) release(ctx context.Context, c claim, err error) {
+	var a answer
+	if errors.As(err, &a) {
+		return
+	}
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
+	defer cancel()
+	_, _ = s.db.exec(ctx, `UPDATE `+s.effect+` SET lease_until = NULL
+WHERE scope = $1 AND key = $2 AND holder = $3 AND state = 'running'`, c.scope, c.Key, c.holder)
+}
+
+const releaseTimeout = 2 * time.Second
 
 var errGone = errors.New("the row is gone")
 

@@ -5,6 +5,7 @@ import (
 	"context"
 	"crypto/sha256"
 	"encoding/binary"
+	"encoding/hex"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -153,7 +154,18 @@ func (c *MiddlewareConfig) serve(w http.ResponseWriter, r *http.Request, next ht
 		problem(w, http.StatusBadRequest, "The body could not be read", "Send the request again with the same key.")
 		return
 	}
-	c.answer(w, r, next, Key(caller), key, body)
+	c.answer(w, r, next, c.Store.scopeOf(caller), key, body)
+}
+
+// scopeOf gives the scope of a caller, within the 255 bytes that the table
+// takes.
+func (s *Store) scopeOf(caller string) string {
+	name := Key(caller)
+	if len(name) > maxCaller {
+		sum := sha256.Sum256([]byte(name))
+		name = "=" + hex.EncodeToString(sum[:]) // no escaped name has an equals sign
+	}
+	return s.cfg.Scope + "/" + name
 }
 
 // forever is how long a handler that is repeatable by itself recognises a key.
@@ -162,13 +174,13 @@ const forever = 100 * 365 * 24 * time.Hour
 // errNotDone is a response that MiddlewareConfig.NotDone has picked out.
 var errNotDone = errors.New("the response says that nothing was done")
 
-func (c *MiddlewareConfig) answer(w http.ResponseWriter, r *http.Request, next http.Handler, caller, key string, body []byte) {
+func (c *MiddlewareConfig) answer(w http.ResponseWriter, r *http.Request, next http.Handler, scope, key string, body []byte) {
 	o := Options{Lease: c.Lease, Request: fingerprint(r, body)}
 	if c.Repeatable {
 		o.KeyHonouredFor = forever
 	}
 	var rec *recorder
-	result, err := c.Store.do(context.WithoutCancel(r.Context()), c.Store.cfg.Scope+"/"+caller, key, o,
+	result, err := c.Store.do(context.WithoutCancel(r.Context()), scope, key, o,
 		func(ctx context.Context, call Call) ([]byte, error) {
 			rec = newRecorder(w, c.MaxResponseBytes)
 			request := r.WithContext(context.WithValue(ctx, callKey{}, call))

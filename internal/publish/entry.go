@@ -3,7 +3,6 @@ package publish
 import (
 	"encoding/binary"
 	"errors"
-	"fmt"
 	"strings"
 	"unsafe"
 
@@ -136,11 +135,4 @@ type failure struct {
 	reason    string // for the operator
 	permanent string // of ClassPermanent: one of the reasons above
 	duplicate uint64 // the sequence a duplicate reply named
-}
-
-func (f *failure) String() string {
-	if f == nil {
-		return "none"
-	}
-	return fmt.Sprintf("%v: %s", f.class, f.reason)
 }

@@ -23,7 +23,7 @@ var errLoss = errors.New("the stream has less than it acknowledged")
 // resync reads the stream's end from its leader, settles which messages are
 // stored, and begins a new round behind them.
 func (r *recovery) resync(ctx context.Context) error {
-	r.show(StateResync, "")
+	r.show(StateResync)
 	if err := r.subscribe(); err != nil {
 		return err
 	}
@@ -74,7 +74,7 @@ func (s *Stream) begin() {
 	s.why, s.cut = nil, false
 	s.count.Resyncs++
 	if s.w.held() > 0 {
-		s.setState(StateProbing, "")
+		s.setState(StateProbing, s.reason)
 	} else {
 		s.setState(StateFlowing, "")
 		s.attempts = 0

@@ -3,7 +3,6 @@ package publish
 import (
 	"context"
 	"errors"
-	"log/slog"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -47,6 +46,7 @@ func (s *Stream) run(ctx context.Context) error {
 			case <-s.kick:
 			case <-tick.C:
 			}
+			s.resumed(ctx)
 		}
 	}
 }
@@ -107,7 +107,9 @@ func (r *recovery) recover(ctx context.Context) error {
 	again := r.attempts > 0 || why != nil && why.class == ClassEnvironment
 	r.attempts++
 	r.mu.Unlock()
-	r.log.InfoContext(ctx, "publishing stopped", slog.String("cause", why.String()))
+	if why != nil {
+		r.report(ctx, why.reason)
+	}
 
 	ready := false
 	for {
@@ -128,7 +130,6 @@ func (r *recovery) recover(ctx context.Context) error {
 		}
 		switch {
 		case err == nil:
-			r.log.InfoContext(ctx, "publishing goes on")
 			return nil
 		case ctx.Err() != nil:
 			return context.Cause(ctx)

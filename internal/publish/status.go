@@ -54,10 +54,13 @@ type Counters struct {
 type Status struct {
 	Stream string
 	State  State
-	// Reason says what is waited for, "" when flowing. Since is when State
-	// and Reason began.
-	Reason string
-	Since  time.Time
+	// Reason says what is or was last waited for, "" when flowing: it stays
+	// through further attempts until a message is acknowledged. Since is
+	// when State and Reason began, TroubleSince when messages last ceased
+	// to flow, zero while they do.
+	Reason       string
+	Since        time.Time
+	TroubleSince time.Time
 	// InFlight are messages sent and not stored, Queued those not sent yet;
 	// Bytes is what both hold, their copies' overhead included.
 	InFlight, Queued, Bytes int
@@ -88,7 +91,7 @@ func (s *Stream) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	st := Status{
-		Stream: s.cfg.Stream, State: s.state, Reason: s.reason, Since: s.since,
+		Stream: s.cfg.Stream, State: s.state, Reason: s.reason, Since: s.since, TroubleSince: s.troubleSince,
 		InFlight: s.w.inFlight(), Queued: s.w.held() - s.w.inFlight(), Bytes: s.w.bytes,
 		LastSeq: s.w.base, Position: s.lastPos, MsgID: string(s.lastID), StoredAt: s.storedAt,
 		LastError: s.lastError, LastErrorAt: s.lastErrorAt, Attempts: s.attempts, Counters: s.count,

@@ -94,6 +94,10 @@ type Stream struct {
 	lastErrorAt time.Time
 	attempts    int
 	count       Counters
+
+	troubleSince time.Time // zero while flowing
+	reported     string    // the reason that was logged last
+	reportedAt   time.Time
 }
 
 type storedRun struct {
@@ -141,7 +145,6 @@ func (s *Stream) Begin(_ context.Context, tail Tail, lastAcked uint64) {
 	s.created = tail.Created
 	s.facts = tail.Facts
 	s.baseID = tail.last
-	s.why = &failure{class: ClassResync, reason: "start of the session"}
 	s.cut = true // nothing in flight to wait for
 	s.setState(StateResync, "")
 }
@@ -237,6 +240,12 @@ func (s *Stream) setState(state State, reason string) {
 		return
 	}
 	s.state, s.reason, s.since = state, reason, time.Now()
+	switch {
+	case state == StateFlowing || state == StateStopped:
+		s.troubleSince = time.Time{}
+	case s.troubleSince.IsZero():
+		s.troubleSince = s.since
+	}
 	s.wake()
 }
 

@@ -3,6 +3,7 @@ package publish
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"time"
 
 	"github.com/walrelay/walrelay/envelope"
@@ -43,7 +44,7 @@ type Tail struct {
 func (s *Stream) Tail(ctx context.Context) (Tail, error) {
 	pause := newBackOff(100*time.Millisecond, s.cfg.RetryMost)
 	for {
-		s.show(StateTail, "")
+		s.show(StateTail)
 		t, err := s.tailOnce(ctx)
 		if err == nil {
 			return t, nil
@@ -117,11 +118,39 @@ func (s *Stream) place(ctx context.Context, seq uint64) (place, error) {
 
 var errLagging = errors.New("the stream's leader has not caught up yet")
 
-// show sets the state from outside the mutex.
-func (s *Stream) show(state State, reason string) {
+// show sets the state from outside the mutex; the reason stays.
+func (s *Stream) show(state State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	s.setState(state, reason)
+	s.setState(state, s.reason)
+}
+
+// report logs why nothing is stored: a new reason at once, the same one once a
+// minute.
+func (s *Stream) report(ctx context.Context, reason string) {
+	s.mu.Lock()
+	due := reason != s.reported || time.Since(s.reportedAt) >= time.Minute
+	if due {
+		s.reported, s.reportedAt = reason, time.Now()
+	}
+	attempts := s.attempts
+	s.mu.Unlock()
+	if due {
+		s.log.WarnContext(ctx, "publishing waits", slog.String("cause", reason), slog.Int("attempt", attempts))
+	}
+}
+
+// resumed logs that what was reported is over.
+func (s *Stream) resumed(ctx context.Context) {
+	s.mu.Lock()
+	over := s.reported != "" && s.state == StateFlowing
+	if over {
+		s.reported = ""
+	}
+	s.mu.Unlock()
+	if over {
+		s.log.InfoContext(ctx, "publishing goes on")
+	}
 }
 
 // trouble shows err as what is waited for, then waits d, or until there is a
@@ -136,6 +165,7 @@ func (s *Stream) trouble(ctx context.Context, err error, d time.Duration) {
 	s.lastError, s.lastErrorAt = reason, time.Now()
 	s.setState(StateWaiting, reason)
 	s.mu.Unlock()
+	s.report(ctx, reason)
 	var none *errNoConnection
 	if errors.As(err, &none) {
 		// Once a second the reason is looked at again. The error is a

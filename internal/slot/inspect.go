@@ -39,6 +39,10 @@ type Info struct {
 	// SafeBytes is how much may still be written before the slot is lost; -1
 	// where no limit is set.
 	SafeBytes int64
+	// CatalogXminAge is how many transactions ago the slot's catalog_xmin was,
+	// for which vacuum keeps dead rows of the system catalogues; -1 where the
+	// slot has none.
+	CatalogXminAge int64
 	// ServerWALEnd is the end of the server's WAL at the time of asking.
 	ServerWALEnd envelope.LSN
 }
@@ -46,7 +50,8 @@ type Info struct {
 const inspectSQL = `SELECT coalesce(s.plugin, ''), s.slot_type, coalesce(s.database, ''), s.temporary, s.two_phase,
 	s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''),
 	coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.restart_lsn, '0/0')::text, coalesce(s.wal_status, ''),
-	coalesce(pg_wal_lsn_diff(w.here, s.restart_lsn), 0)::bigint, coalesce(s.safe_wal_size, -1), w.here::text
+	coalesce(pg_wal_lsn_diff(w.here, s.restart_lsn), 0)::bigint, coalesce(s.safe_wal_size, -1),
+	coalesce(age(s.catalog_xmin), -1)::bigint, w.here::text
 FROM pg_replication_slots s
 LEFT JOIN pg_stat_activity a ON a.pid = s.active_pid
 CROSS JOIN (SELECT CASE WHEN pg_is_in_recovery() THEN pg_last_wal_replay_lsn() ELSE pg_current_wal_lsn() END AS here) w
@@ -57,9 +62,10 @@ func Inspect(ctx context.Context, q Querier, name string) (Info, error) {
 	i := Info{Exists: true}
 	var confirmed, restart, end string
 	err := q.QueryRow(ctx, inspectSQL, name).Scan(&i.Plugin, &i.Type, &i.Database, &i.Temporary, &i.TwoPhase,
-		&i.Active, &i.HolderPID, &i.HolderName, &confirmed, &restart, &i.WALStatus, &i.RetainedBytes, &i.SafeBytes, &end)
+		&i.Active, &i.HolderPID, &i.HolderName, &confirmed, &restart, &i.WALStatus, &i.RetainedBytes, &i.SafeBytes,
+		&i.CatalogXminAge, &end)
 	if errors.Is(err, pgx.ErrNoRows) {
-		return Info{SafeBytes: -1}, nil
+		return Info{SafeBytes: -1, CatalogXminAge: -1}, nil
 	}
 	if err != nil {
 		return Info{}, fmt.Errorf("look at slot %q: %w", name, err)

@@ -1,0 +1,142 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"fmt"
+	"strconv"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/jackc/pgx/v5/pgconn"
+	"github.com/nats-io/nats.go"
+
+	"github.com/walrelay/walrelay/internal/decode"
+	"github.com/walrelay/walrelay/internal/slot"
+)
+
+// proto is a pipeline that knows no failure: slot, decode, publish with a window
+// and the chain's header, acknowledgements, confirm. It sends five more headers
+// of about the size of ours. It says what is reachable with the same two
+// servers and the same client libraries; the relay is measured against it.
+type proto struct {
+	nc     *nats.Conn
+	msg    nats.Msg
+	prefix string
+
+	mu     sync.Mutex
+	room   sync.Cond
+	acked  uint64
+	failed error
+}
+
+const (
+	protoWindow  = 4096
+	protoHeaders = 5
+)
+
+func runProto(ctx context.Context, database, broker, source string) error {
+	nc, err := nats.Connect(broker, nats.ReconnectBufSize(-1))
+	if err != nil {
+		return fmt.Errorf("connect to NATS: %w", err)
+	}
+	defer nc.Close()
+	p := &proto{nc: nc, prefix: nats.NewInbox() + "."}
+	p.room.L = &p.mu
+	sub, err := nc.Subscribe(p.prefix+"*", p.ack)
+	if err != nil {
+		return fmt.Errorf("subscribe to acknowledgements: %w", err)
+	}
+	if err := sub.SetPendingLimits(-1, -1); err != nil {
+		return fmt.Errorf("take off the subscription's limits: %w", err)
+	}
+	p.msg.Subject = "outbox." + source + ".order.placed"
+	p.msg.Header = nats.Header{"Nats-Msg-Id": {""}, "Nats-Expected-Last-Sequence": {""}}
+	for i := range protoHeaders {
+		p.msg.Header["Walrelay-Header-"+strconv.Itoa(i)] = []string{"0000000012345678"}
+	}
+	cfg, err := pgconn.ParseConfig(database)
+	if err != nil {
+		return fmt.Errorf("read our own URL: %w", err)
+	}
+	c, err := slot.Connect(ctx, slot.Config{Postgres: cfg, Slot: source, Publication: baseSlot})
+	if err != nil {
+		return err
+	}
+	defer c.Close()
+	if err := c.Start(ctx); err != nil {
+		return err
+	}
+	defer context.AfterFunc(ctx, c.Interrupt)()
+	if err := p.relay(c); err != nil && ctx.Err() == nil {
+		return err
+	}
+	return nil
+}
+
+func (p *proto) relay(c *slot.Conn) error {
+	var f slot.Frame
+	var d decode.Decoder
+	var m decode.Message
+	var ledger slot.Ledger
+	sent, lastStatus := uint64(0), time.Now()
+	for {
+		if err := c.Next(&f); err != nil {
+			return err
+		}
+		if f.Data == nil {
+			if err := c.Status(ledger.Confirmed(), false); err != nil {
+				return err
+			}
+			continue
+		}
+		if err := d.Decode(f.Data, &m); err != nil {
+			return err
+		}
+		switch m.Kind {
+		case decode.KindInsert:
+			id := m.Tuple[m.Relation.Column("id")].Data
+			body := m.Tuple[m.Relation.Column("payload")].Data
+			if err := p.publish(sent, id, body); err != nil {
+				return err
+			}
+			sent++
+		case decode.KindCommit:
+			if time.Since(lastStatus) > 100*time.Millisecond {
+				lastStatus = time.Now()
+				if err := c.Status(0, false); err != nil {
+					return err
+				}
+			}
+		default:
+		}
+	}
+}
+
+func (p *proto) publish(n uint64, id, body []byte) error {
+	p.mu.Lock()
+	for n-p.acked >= protoWindow && p.failed == nil {
+		p.room.Wait()
+	}
+	err := p.failed
+	p.mu.Unlock()
+	if err != nil {
+		return err
+	}
+	p.msg.Header["Nats-Msg-Id"][0] = string(id)
+	p.msg.Header["Nats-Expected-Last-Sequence"][0] = strconv.FormatUint(n, 10)
+	p.msg.Reply = p.prefix + strconv.FormatUint(n, 10)
+	p.msg.Data = body
+	return p.nc.PublishMsg(&p.msg)
+}
+
+func (p *proto) ack(m *nats.Msg) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	if !bytes.Contains(m.Data, []byte(`"seq":`)) || strings.Contains(string(m.Data), `"error"`) {
+		p.failed = fmt.Errorf("acknowledgement: %s", m.Data)
+	}
+	p.acked++
+	p.room.Signal()
+}

@@ -1,0 +1,73 @@
+package admin
+
+import (
+	"encoding/json"
+	"fmt"
+	"io"
+	"net/http"
+
+	"github.com/prometheus/client_golang/prometheus/promhttp"
+
+	"github.com/walrelay/walrelay"
+)
+
+// A Report is the answer of /status.
+type Report struct {
+	walrelay.Status
+	// Ready says whether events are delivered, or would be if there were any;
+	// NotReady says why not.
+	Ready    bool   `json:"ready"`
+	NotReady string `json:"not_ready,omitempty"`
+}
+
+// NewReport adds the verdict to a status.
+func NewReport(st walrelay.Status) Report {
+	why := st.NotReady()
+	return Report{Status: st, Ready: why == "", NotReady: why}
+}
+
+const index = `walrelay
+/status   what the relay does, as JSON
+/healthz  200 while the process is alive
+/readyz   200 while events are delivered or none are waiting, else 503 and why
+/metrics  for Prometheus
+`
+
+// New gives the handler. status is called once a request.
+func New(status func() walrelay.Status, build Build) http.Handler {
+	mux := http.NewServeMux()
+	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
+		text(w, http.StatusOK, index)
+	})
+	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
+		fresh(w, "application/json")
+		encoder := json.NewEncoder(w)
+		encoder.SetIndent("", "  ")
+		_ = encoder.Encode(NewReport(status())) //nolint:errcheck // the client has gone
+	})
+	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
+		text(w, http.StatusOK, "alive\n")
+	})
+	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
+		if r := NewReport(status()); !r.Ready {
+			text(w, http.StatusServiceUnavailable, fmt.Sprintf("not ready: %s\n", r.NotReady))
+			return
+		}
+		text(w, http.StatusOK, "ready\n")
+	})
+	mux.Handle("GET /metrics", promhttp.HandlerFor(registry(status, build), promhttp.HandlerOpts{}))
+	return mux
+}
+
+func text(w http.ResponseWriter, code int, body string) {
+	fresh(w, "text/plain; charset=utf-8")
+	w.WriteHeader(code)
+	_, _ = io.WriteString(w, body) //nolint:errcheck // the client has gone
+}
+
+// fresh keeps answers out of caches: they are true for a moment.
+func fresh(w http.ResponseWriter, contentType string) {
+	w.Header().Set("Content-Type", contentType)
+	w.Header().Set("Cache-Control", "no-store")
+	w.Header().Set("X-Content-Type-Options", "nosniff")
+}
