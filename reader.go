@@ -169,7 +169,7 @@ func (r *reader) insert(ctx context.Context) error {
 		r.limit()
 	}
 	if err := s.router.Route(&r.row, &r.routed); err != nil {
-		return halt(err)
+		return err
 	}
 	if r.unmet > 0 {
 		passed, err := r.pass(ctx)
@@ -311,14 +311,6 @@ func (r *reader) refuse(ctx context.Context) error {
 		slog.String("table", r.row.Relation.String()), slog.String("position", r.row.Position.String()),
 		slog.Time("committed_at", r.row.CommittedAt.Truncate(time.Millisecond)))
 	return nil
-}
-
-// halt makes a routing error one that an operator must mend.
-func halt(err error) error {
-	if c, ok := errors.AsType[*router.ColumnError](err); ok {
-		return &HaltError{Object: "table " + c.Table, Problem: c.Error(), Fix: "nothing was lost: delivery goes on from here after a restart with the right column names"}
-	}
-	return err
 }
 
 // named adds the stream to an error of its mark.

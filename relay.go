@@ -15,6 +15,7 @@ import (
 
 	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
@@ -170,6 +171,9 @@ func (r *Relay) judge(ctx context.Context, err error, pause time.Duration) time.
 // history.
 func halts(err error) bool {
 	if _, ok := errors.AsType[*HaltError](err); ok {
+		return true
+	}
+	if _, ok := errors.AsType[*router.ColumnError](err); ok {
 		return true
 	}
 	if _, ok := errors.AsType[*witness.HistoryError](err); ok {

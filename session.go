@@ -91,7 +91,8 @@ func newSession(r *Relay, conn *publish.Conn) *session {
 
 // run returns nil after a stop in good order, else why the session ended. When
 // ctx ends, the reader stops taking WAL, what is in flight is awaited,
-// confirmed, and only then does everything hang up. An error stops all at once.
+// confirmed, and only then does everything hang up; likewise when the reader
+// meets what it must not pass. Any other error stops all at once.
 func (s *session) run(ctx context.Context) error {
 	s.r.count.sessions.Add(1)
 	defer s.close()
@@ -111,15 +112,22 @@ func (s *session) run(ctx context.Context) error {
 	g.Go(func() error { return s.listenLoop(background) })
 	g.Go(func() error { return s.confirmLoop(background) })
 	g.Go(func() error { return s.inspectLoop(background) })
+	var halted error // why the reading ended where the rest is in order
 	g.Go(func() error {
 		defer stopBackground()
 		err := s.relay(intake, func(st *stream) {
 			g.Go(func() error { return st.pub.Run(background) })
 		})
-		if ctx.Err() == nil || work.Err() != nil {
+		switch {
+		case work.Err() != nil:
+			return err
+		case ctx.Err() != nil:
+			s.r.state.set(work, StateStopping, "waiting for what is in flight")
+		case halts(err):
+			halted = err
+		default:
 			return err
 		}
-		s.r.state.set(work, StateStopping, "waiting for what is in flight")
 		return s.drain(work)
 	})
 	err := g.Wait()
@@ -128,6 +136,9 @@ func (s *session) run(ctx context.Context) error {
 	}
 	if err == nil {
 		err = s.leave(context.WithoutCancel(ctx))
+	}
+	if halted != nil {
+		return halted
 	}
 	return err
 }

@@ -27,6 +27,7 @@ type Consumer struct {
 	tele    *telemetry
 	count   counts
 	trouble *trouble
+	checks  *trouble
 	// alone is held for reading by what runs, and for writing by an event
 	// that may kill its process.
 	alone sync.RWMutex
@@ -93,7 +94,8 @@ func newConsumer(cfg Config, db database) (*Consumer, error) {
 		recheck:  make(chan struct{}, 1),
 		handlers: map[string]Handler{}, unknown: map[string]bool{},
 	}
-	c.trouble = &trouble{log: c.log}
+	c.trouble = &trouble{log: c.log, what: slog.String("what", "apply events")}
+	c.checks = &trouble{log: c.log, what: slog.String("what", "compare messages with receipts")}
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()
 	if err := c.checkTables(ctx); err != nil {

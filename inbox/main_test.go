@@ -151,7 +151,7 @@ func again(m *nats.Msg) *nats.Msg {
 func (w *world) config(name string) inbox.Config {
 	return inbox.Config{
 		Name: name, DB: w.pool, JetStream: w.js, Stream: streamName,
-		Logger: slog.New(slog.NewTextHandler(w.t.Output(), nil)),
+		Logger:  slog.New(slog.NewTextHandler(w.t.Output(), nil)),
 		AckWait: 2 * time.Second, MinBackoff: 20 * time.Millisecond, MaxBackoff: 100 * time.Millisecond,
 		CheckInterval: 50 * time.Millisecond, Lease: time.Second, DrainTimeout: 5 * time.Second,
 	}

@@ -82,40 +82,52 @@ func (s *session) readConsumer(ctx context.Context, from, to uint64, take func(*
 		_ = s.stream.DeleteConsumer(ctx, reader.CachedInfo().Name) // else it ends by being inactive
 	}()
 	pending := reader.CachedInfo().NumPending
-	for empty := 0; pending > 0; {
-		batch, err := reader.Fetch(int(min(pending, recoverBatch)), jetstream.FetchMaxWait(5*time.Second), jetstream.FetchContext(ctx)) //nolint:gosec // at most recoverBatch
+	for pending > 0 {
+		entries, err := s.readSome(ctx, reader, int(min(pending, recoverBatch))) //nolint:gosec // at most recoverBatch
 		if err != nil {
 			return err
 		}
-		n := 0
-		for msg := range batch.Messages() {
-			n++
-			meta, err := msg.Metadata()
-			if err != nil {
-				return err
-			}
-			pending = meta.NumPending
-			if meta.Sequence.Stream > to {
+		for _, e := range entries {
+			if e.seq > to {
 				return nil
-			}
-			e, err := newEntry(msg, s.c.cfg.Complete)
-			if err != nil {
-				return err
 			}
 			if err := take(e); err != nil {
 				return err
 			}
-		}
-		if err := batch.Error(); err != nil {
-			return err
-		}
-		if n == 0 {
-			if empty++; empty > 3 {
-				return errors.New("its messages do not come")
-			}
+			pending--
 		}
 	}
-	return ctx.Err()
+	return nil
+}
+
+// readSome reads n messages, or says that they do not come.
+func (s *session) readSome(ctx context.Context, reader jetstream.Consumer, n int) ([]*entry, error) {
+	const wait = 5 * time.Second
+	ctx, cancel := context.WithTimeout(ctx, wait)
+	defer cancel()
+	batch, err := reader.Fetch(n, jetstream.FetchContext(ctx))
+	if err != nil {
+		return nil, err
+	}
+	entries := make([]*entry, 0, n)
+	var bad error
+	for msg := range batch.Messages() {
+		e, err := newEntry(msg, s.c.cfg.Complete)
+		if err != nil {
+			bad = err
+			continue
+		}
+		entries = append(entries, e)
+	}
+	switch err := batch.Error(); {
+	case bad != nil:
+		return nil, bad
+	case len(entries) > 0:
+		return entries, nil
+	case err != nil:
+		return nil, err
+	}
+	return nil, errors.New("its messages do not come")
 }
 
 // readOneByOne gets messages by their sequence.

@@ -101,6 +101,8 @@ func (s *session) run(ctx context.Context) (err error) {
 			}
 			s.recovered.Store(true)
 		}
+		s.settled.Store(true)
+		s.c.trouble.over(intake)
 		return s.fetch(intake)
 	})
 	err = g.Wait()
@@ -154,8 +156,6 @@ func (s *session) open(ctx context.Context) error {
 			return err
 		}
 	}
-	s.settled.Store(true)
-	c.trouble.over(ctx)
 	return nil
 }
 

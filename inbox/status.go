@@ -1,6 +1,7 @@
 package inbox
 
 import (
+	"cmp"
 	"context"
 	"log/slog"
 	"sync"
@@ -56,14 +57,15 @@ func (c *Consumer) Status() Status {
 		Failed: n.failed.Load(), DeadLettered: n.deadLettered.Load(), Requeued: n.requeued.Load(),
 		Recovered: n.recovered.Load(), Parked: n.parked.Load(), Gaps: n.gaps.Load(),
 		Holding: int(n.holding.Load()), Waiting: int(n.waiting.Load()),
-		Trouble: c.trouble.text(), Standby: n.standby.Load(),
+		Trouble: cmp.Or(c.trouble.text(), c.checks.text()), Standby: n.standby.Load(),
 	}
 }
 
 // trouble is what keeps a consumer from going on. It is logged when it begins,
 // then once a minute with a count, and when it ends.
 type trouble struct {
-	log *slog.Logger
+	log  *slog.Logger
+	what slog.Attr // that cannot go on
 
 	now    atomic.Bool // whether err is set
 	mu     sync.Mutex
@@ -90,7 +92,7 @@ func (t *trouble) is(ctx context.Context, err error) {
 		return
 	}
 	t.logged = now
-	t.log.WarnContext(ctx, "consumer cannot go on and keeps trying", slog.Any("err", err), slog.Int("times", t.times),
+	t.log.WarnContext(ctx, "consumer cannot go on and keeps trying", t.what, slog.Any("err", err), slog.Int("times", t.times),
 		slog.Duration("for", now.Sub(t.since)))
 }
 
@@ -103,7 +105,7 @@ func (t *trouble) over(ctx context.Context) {
 	if t.err == nil {
 		return
 	}
-	t.log.InfoContext(ctx, "consumer goes on", slog.Int("times", t.times), slog.Duration("after", time.Since(t.since)))
+	t.log.InfoContext(ctx, "consumer goes on", t.what, slog.Int("times", t.times), slog.Duration("after", time.Since(t.since)))
 	t.err, t.times = nil, 0
 	t.now.Store(false)
 }

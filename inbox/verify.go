@@ -21,11 +21,16 @@ func (s *session) verify(ctx context.Context) error {
 	cleaned := time.Time{}
 	for {
 		var err error
-		if suspectTo, err = s.verifyOnce(ctx, suspectTo); err != nil && ctx.Err() == nil {
-			c.log.DebugContext(ctx, "state of the consumer not noted", slog.Any("err", err))
-			if s.fence != nil && errors.Is(err, errOtherServer) {
-				return err
-			}
+		suspectTo, err = s.verifyOnce(ctx, suspectTo)
+		switch {
+		case ctx.Err() != nil:
+			return nil
+		case s.fence != nil && errors.Is(err, errOtherServer):
+			return err
+		case err != nil:
+			c.checks.is(ctx, err)
+		default:
+			c.checks.over(ctx)
 		}
 		if time.Since(cleaned) > cleanEvery {
 			cleaned = time.Now()

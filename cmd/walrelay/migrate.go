@@ -7,8 +7,6 @@ import (
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/walrelay/walrelay/migrations"
@@ -57,15 +55,14 @@ func (c *migrateCmd) check() error {
 	if c.Stream != "" && c.NATS == "" {
 		problems = append(problems, errors.New("--stream needs --nats, a URL such as nats://127.0.0.1:4222"))
 	}
-	return errors.Join(problems...)
+	return errors.Join(append(problems, c.checkDatabase(), c.checkNATS())...)
 }
 
 func (c *migrateCmd) migrate(e *env, cfg migrations.Config) error {
-	conn, err := pgx.ParseConfig(c.DatabaseURL)
+	conn, err := c.connection("walrelay migrate")
 	if err != nil {
-		return &usageError{errors.New("--database-url cannot be read as a PostgreSQL URL or as key=value pairs; write special characters in percent form")}
+		return &usageError{err}
 	}
-	conn.RuntimeParams["application_name"] = "walrelay migrate"
 	report := func(s migrations.Step) {
 		line := fmt.Sprintf("%-10s %s", s.Did, s.Object)
 		if s.Detail != "" {
@@ -82,9 +79,9 @@ func (c *migrateCmd) migrate(e *env, cfg migrations.Config) error {
 // makeStream makes a stream that the chain can write to. One that exists is
 // left as it is.
 func (c *migrateCmd) makeStream(e *env) error {
-	nc, err := nats.Connect(c.NATS, nats.Name("walrelay migrate"))
+	nc, err := c.connect("walrelay migrate")
 	if err != nil {
-		return fmt.Errorf("connect to NATS: %w", err)
+		return err
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)

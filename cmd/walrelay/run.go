@@ -1,30 +1,16 @@
 package main
 
 import (
+	"context"
+	"errors"
 	"log/slog"
-	"os"
-	"runtime/debug"
+	"net"
 	"strings"
 	"time"
 
-	"github.com/nats-io/nats.go"
-
 	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/admin"
 )
-
-// database are the flags of every verb that needs PostgreSQL.
-type database struct {
-	DatabaseURL string `help:"PostgreSQL, as a URL or key=value pairs; PG* variables and password files count." placeholder:"URL"`
-	Source      string `help:"Name of the source; slot, publication, stream and subjects follow from it." default:"walrelay"`
-	Slot        string `help:"Replication slot (default: the source)." placeholder:"NAME"`
-	Publication string `help:"Publication (default: the slot)." placeholder:"NAME"`
-	Schema      string `help:"Schema of walrelay's own tables." default:"walrelay"`
-}
-
-// broker are the flags of every verb that needs NATS.
-type broker struct {
-	NATS string `name:"nats" help:"NATS servers, separated by commas; run takes embedded:DIR as well, a JetStream inside the relay." placeholder:"URL"`
-}
 
 // logging are the flags of every verb that logs.
 type logging struct {
@@ -32,12 +18,33 @@ type logging struct {
 	LogFormat string     `help:"text, json, or auto: text on a terminal, JSON elsewhere." enum:"auto,text,json" default:"auto"`
 }
 
-type runCmd struct {
+// listener is the flag of every verb that serves or asks the admin listener.
+type listener struct {
+	Admin string `help:"Address of status, health and metrics; off for none. Nothing secret is there, and nothing that changes anything." placeholder:"HOST:PORT" default:"127.0.0.1:9640"`
+}
+
+func (l *listener) checkAdmin() error {
+	if l.Admin == "off" {
+		return nil
+	}
+	_, port, err := net.SplitHostPort(l.Admin)
+	if err == nil {
+		_, err = net.LookupPort("tcp", port) //nolint:noctx // a number or a name of /etc/services
+	}
+	if err != nil {
+		return &walrelay.ConfigError{Field: "Admin", Value: l.Admin, Reason: "use an address such as 127.0.0.1:9640, or off"}
+	}
+	return nil
+}
+
+// relaying are the settings of a relay.
+type relaying struct {
 	database `embed:""`
 	broker   `embed:""`
 	logging  `embed:""`
+	listener `embed:""`
 
-	ReplicationURL string        `help:"Direct way to PostgreSQL where --database-url leads through a pooler." placeholder:"URL"`
+	ReplicationURL string        `help:"Direct way to PostgreSQL where --database-url leads through a pooler." placeholder:"URL" secret:"dsn"`
 	Stream         string        `help:"JetStream stream (default: the source in capitals)." placeholder:"NAME"`
 	Subject        string        `help:"Template of subjects (default: outbox.{source}.{aggregate_type}.{event_type})." placeholder:"TEMPLATE"`
 	Window         int           `help:"Messages published and not yet acknowledged." default:"1024"`
@@ -46,48 +53,64 @@ type runCmd struct {
 	StatusInterval time.Duration `help:"How often PostgreSQL hears from the relay at least." default:"10s"`
 	Silence        time.Duration `help:"How long PostgreSQL may be silent before the connection counts as lost." default:"1m"`
 	DrainTimeout   time.Duration `help:"How long a stop waits for acknowledgements." default:"20s"`
+}
 
-	OnPoison        string `help:"An event that can never be published: dead-letter or halt." enum:"dead-letter,halt" default:"dead-letter"`
-	OnUnrouted      string `help:"An event that no route or stream takes: wait or dead-letter." enum:"wait,dead-letter" default:"wait"`
-	DeadLetterLimit int    `help:"Dead letters of one reason within a minute; beyond it delivery waits." default:"100"`
-	EmbeddedListen  string `help:"Where the JetStream of --nats embedded:DIR listens." default:"127.0.0.1:4222" placeholder:"HOST:PORT"`
+func (c *relaying) config(log *slog.Logger) walrelay.Config {
+	return walrelay.Config{
+		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, DatabasePassword: c.password(),
+		NATS: c.NATS, NATSOptions: c.options,
+		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
+		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
+		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
+	}
+}
+
+// check finds all that is wrong without a server.
+func (c *relaying) check() error {
+	_, err := walrelay.New(c.config(nil))
+	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkAdmin())
+}
+
+// derived are the values of settings that follow from others.
+func (c *relaying) derived() map[string]string {
+	return map[string]string{
+		"slot":            c.slotName(),
+		"publication":     c.slotName(),
+		"stream":          strings.ToUpper(c.Source),
+		"subject":         "outbox.{source}.{aggregate_type}.{event_type}",
+		"replication-url": maskDSN(c.DatabaseURL),
+	}
+}
+
+type runCmd struct {
+	relaying `embed:""`
 }
 
 // Run relays until a signal.
 func (c *runCmd) Run(e *env) error {
-	cfg := walrelay.Config{
-		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, NATS: c.NATS, NATSOptions: c.natsOptions,
-		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
-		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
-		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
-		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: logger(e.stderr, c.LogLevel, c.LogFormat),
-	}
-	limitMemory(c.InFlightBytes)
-	if dir, ok := strings.CutPrefix(c.NATS, embeddedPrefix); ok {
-		stream := firstOf(c.Stream, strings.ToUpper(c.Source))
-		server, err := startEmbedded(e.ctx, dir, c.EmbeddedListen, stream, "outbox."+c.Source+".>")
-		if err != nil {
-			return err
-		}
-		defer server.close()
-		cfg.NATS = server.url
-		cfg.NATSOptions = func() ([]nats.Option, error) { return server.options(), nil }
-		cfg.Logger.InfoContext(e.ctx, "JetStream runs inside the relay", slog.String("dir", dir), slog.String("listen", c.EmbeddedListen))
-	}
-	relay, err := walrelay.New(cfg)
+	log := logger(e.stderr, c.LogLevel, c.LogFormat)
+	relay, err := walrelay.New(c.config(log))
 	if err != nil {
 		return &usageError{err}
 	}
+	defer c.serve(e.ctx, relay, log)()
 	return relay.Run(e.ctx)
 }
 
-func (c *runCmd) natsOptions() ([]nats.Option, error) { return nil, nil }
-
-// limitMemory makes Go's collector work harder before the process outgrows
-// what is in flight plus what the rest needs. GOMEMLIMIT beats it.
-func limitMemory(inFlight int) {
-	const rest = 48 << 20
-	if os.Getenv("GOMEMLIMIT") == "" {
-		debug.SetMemoryLimit(int64(inFlight) + rest)
+// serve begins to answer status and metrics. The function that it gives ends
+// that, after the relay: a relay that stops says so until its end.
+func (c *listener) serve(ctx context.Context, relay *walrelay.Relay, log *slog.Logger) (stop func()) {
+	if c.Admin == "off" {
+		return func() {}
+	}
+	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		admin.Serve(ctx, c.Admin, admin.New(relay.Status, build()), log)
+	}()
+	return func() {
+		cancel()
+		<-done
 	}
 }

@@ -33,9 +33,9 @@ func (c *tailCmd) Run(e *env) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	nc, err := nats.Connect(c.NATS, nats.Name("walrelay tail"), nats.MaxReconnects(-1))
+	nc, err := c.connect("walrelay tail", nats.MaxReconnects(-1))
 	if err != nil {
-		return fmt.Errorf("connect to NATS: %w", err)
+		return err
 	}
 	defer nc.Close()
 	js, err := jetstream.New(nc)

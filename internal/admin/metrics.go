@@ -166,7 +166,9 @@ func (c *collector) counters(m sender, n *walrelay.Counters) {
 // sender sends metrics whose labels fit their descriptions.
 type sender struct{ to chan<- prometheus.Metric }
 
-func (s sender) gauge(d *prometheus.Desc, v float64, labels ...string) { s.send(d, prometheus.GaugeValue, v, labels) }
+func (s sender) gauge(d *prometheus.Desc, v float64, labels ...string) {
+	s.send(d, prometheus.GaugeValue, v, labels)
+}
 
 func (s sender) count(d *prometheus.Desc, v uint64, labels ...string) {
 	s.send(d, prometheus.CounterValue, float64(v), labels)
