@@ -137,7 +137,7 @@ func FuzzCanonicalJSONNeverPanics(f *testing.F) {
 		if err == nil && !json.Valid(got) {
 			t.Errorf("CanonicalJSON(%q) = %q is not JSON", in, got)
 		}
-		if err == nil != (json.Valid(in) && err == nil) {
+		if err == nil && !json.Valid(in) {
 			t.Errorf("CanonicalJSON(%q) takes what is not JSON", in)
 		}
 	})

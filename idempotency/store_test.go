@@ -113,21 +113,21 @@ func child(url string) {
 	ctx := context.Background()
 	pool, err := pgxpool.New(ctx, url)
 	if err != nil {
-		fmt.Println(err) //nolint:forbidigo // what the parent reads
+		fmt.Println(err)
 		return
 	}
 	defer pool.Close()
 	s, err := idempotency.New(ctx, pool, idempotency.Config{})
 	if err != nil {
-		fmt.Println(err) //nolint:forbidigo // what the parent reads
+		fmt.Println(err)
 		return
 	}
 	_, err = s.Do(ctx, "k", option{Lease: 300 * time.Millisecond, KeyHonouredFor: time.Hour}, func(_ context.Context, c call) ([]byte, error) {
-		fmt.Println("token", c.Token) //nolint:forbidigo // what the parent reads
+		fmt.Println("token", c.Token)
 		_, err := bufio.NewReader(os.Stdin).ReadString('\n')
 		return []byte("from the child"), err
 	})
-	fmt.Println("end:", err) //nolint:forbidigo // what the parent reads
+	fmt.Println("end:", err)
 }
 
 // startChild gives the child, its input, its output and the token of its lease.

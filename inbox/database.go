@@ -97,9 +97,9 @@ func (u *pgxUnit) query(ctx context.Context, statement string, args []any, each 
 func (u *pgxUnit) commit(ctx context.Context) error { return u.tx.Commit(ctx) }
 
 func (u *pgxUnit) rollback(ctx context.Context) bool {
-	conn := u.tx.Conn()
+	// The connection itself must not be asked: it may be another's by now.
 	err := u.tx.Rollback(ctx)
-	return (err == nil || errors.Is(err, pgx.ErrTxClosed)) && !conn.IsClosed()
+	return err == nil || errors.Is(err, pgx.ErrTxClosed)
 }
 
 func (u *pgxUnit) handle() Tx { return Tx{Pgx: u.guard} }

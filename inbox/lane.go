@@ -23,10 +23,11 @@ type lanes struct {
 	cond    *sync.Cond
 	ordered bool
 	closed  bool
+	paused  bool // nothing is handed out before all that is old is here
 	byKey   map[string]*lane
 	bySeq   map[uint64]*entry
 	ready   []*lane
-	active  int // entries that are not in a blocked lane
+	active  int // entries that are not in a failing lane
 	waiting int // entries that are
 	freed   chan struct{}
 }
@@ -38,8 +39,10 @@ type lane struct {
 	// parked is the lowest sequence of the lane that is in the database;
 	// zero if there is none.
 	parked  uint64
+	parks   uint64 // how many were parked since the session began
 	running bool
-	blocked bool // by a failed head, until its timer ends
+	failing bool // its head has failed, and not yet gone
+	blocked bool // until the timer ends
 	queued  bool // in ready
 	timer   *time.Timer
 }
@@ -54,7 +57,7 @@ type job struct {
 }
 
 func newLanes(ordered bool) *lanes {
-	l := &lanes{ordered: ordered, byKey: map[string]*lane{}, bySeq: map[uint64]*entry{}, freed: make(chan struct{}, 1)}
+	l := &lanes{ordered: ordered, paused: ordered, byKey: map[string]*lane{}, bySeq: map[uint64]*entry{}, freed: make(chan struct{}, 1)}
 	l.cond = sync.NewCond(&l.mu)
 	return l
 }
@@ -96,7 +99,7 @@ func (l *lanes) add(e *entry, key string) bool {
 		return 0
 	})
 	ln.entries = slices.Insert(ln.entries, at, e)
-	if ln.blocked {
+	if ln.failing {
 		l.waiting++
 	} else {
 		l.active++
@@ -123,6 +126,7 @@ func (l *lanes) park(key string, seq uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln := l.lane(key)
+	ln.parks++
 	if ln.parked == 0 || seq < ln.parked {
 		ln.parked = seq
 	}
@@ -130,21 +134,32 @@ func (l *lanes) park(key string, seq uint64) {
 }
 
 // unpark notes the lowest sequence of a lane that is still in the database.
-func (l *lanes) unpark(ln *lane, done, next uint64) {
+// parks is how many were parked when that was read: it says false where more
+// have come since, and is to be called again.
+func (l *lanes) unpark(ln *lane, parks, next uint64) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if ln.parked == done {
-		ln.parked = next
+	if ln.parks != parks {
+		return false
 	}
+	ln.parked = next
+	return true
 }
 
-// full says whether an event of this lane had better be parked: its lane is
-// blocked, and those who wait are most already.
-func (l *lanes) full(key string, most int) bool {
+func (l *lanes) parks(ln *lane) uint64 {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return ln.parks
+}
+
+// full says whether an event of this lane had better be parked: those who wait
+// behind a failed one are most already, or others of the lane are parked and it
+// would only take up room behind them.
+func (l *lanes) full(key string, most, behind int) bool {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln := l.byKey[key]
-	return ln != nil && ln.blocked && l.waiting >= most
+	return ln != nil && (ln.failing && l.waiting >= most || ln.parked != 0 && len(ln.entries) >= behind)
 }
 
 func (l *lanes) offer(ln *lane) {
@@ -161,7 +176,7 @@ func (l *lanes) offer(ln *lane) {
 func (l *lanes) take(n int) []job {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for len(l.ready) == 0 && !l.closed {
+	for (len(l.ready) == 0 || l.paused) && !l.closed {
 		l.cond.Wait()
 	}
 	if l.closed {
@@ -207,7 +222,7 @@ func (l *lanes) done(e *entry) {
 	ln := e.lane
 	if i := slices.Index(ln.entries, e); i >= 0 {
 		ln.entries = slices.Delete(ln.entries, i, i+1)
-		if ln.blocked {
+		if ln.failing {
 			l.waiting--
 		} else {
 			l.active--
@@ -224,11 +239,18 @@ func (l *lanes) finish(ln *lane, block time.Duration) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	ln.running = false
+	if failing := block > 0; failing != ln.failing {
+		ln.failing = failing
+		n := len(ln.entries)
+		if !failing {
+			n = -n
+		}
+		l.active -= n
+		l.waiting += n
+	}
 	switch {
 	case block > 0 && !l.closed:
 		ln.blocked = true
-		l.active -= len(ln.entries)
-		l.waiting += len(ln.entries)
 		ln.timer = time.AfterFunc(block, func() { l.unblock(ln) })
 	case len(ln.entries) == 0 && ln.parked == 0:
 		if l.byKey[ln.key] == ln {
@@ -250,9 +272,15 @@ func (l *lanes) unblock(ln *lane) {
 		return
 	}
 	ln.blocked = false
-	l.active += len(ln.entries)
-	l.waiting -= len(ln.entries)
 	l.offer(ln)
+}
+
+// open lets the workers begin.
+func (l *lanes) open() {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.paused = false
+	l.cond.Broadcast()
 }
 
 // close wakes all who wait and stops all timers.

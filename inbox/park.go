@@ -72,18 +72,30 @@ func (s *session) doParked(ctx context.Context, j job) error {
 		}
 		s.c.tally(ctx, e, v.outcome)
 	}
-	var next int64
 	if err == nil {
-		err = s.c.read(ctx, s.c.sql.nextParked, []any{s.c.cfg.durable(), s.c.cfg.Stream, j.lane.key, int64(j.parked)}, //nolint:gosec // sequences stay below 2^63
-			func(scan func(...any) error) error { return scan(&next) })
+		err = s.nextParked(ctx, j)
 	}
+	s.lanes.finish(j.lane, 0)
 	if err != nil {
-		s.lanes.finish(j.lane, 0)
 		return fmt.Errorf("go on to the next parked event: %w", err)
 	}
-	s.lanes.unpark(j.lane, j.parked, uint64(next)) //nolint:gosec // came from a uint64
-	s.lanes.finish(j.lane, 0)
 	return nil
+}
+
+// nextParked finds what of a lane is still parked after the job's event.
+func (s *session) nextParked(ctx context.Context, j job) error {
+	for {
+		parks := s.lanes.parks(j.lane)
+		var next int64
+		args := []any{s.c.cfg.durable(), s.c.cfg.Stream, j.lane.key, int64(j.parked)} //nolint:gosec // sequences stay below 2^63
+		err := s.c.read(ctx, s.c.sql.nextParked, args, func(scan func(...any) error) error { return scan(&next) })
+		if err != nil {
+			return err
+		}
+		if s.lanes.unpark(j.lane, parks, uint64(next)) { //nolint:gosec // came from a uint64
+			return nil
+		}
+	}
 }
 
 // unparked reads a parked event; nil if it is gone.

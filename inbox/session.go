@@ -100,6 +100,7 @@ func (s *session) run(ctx context.Context) (err error) {
 				return errUnless(intake, err)
 			}
 			s.recovered.Store(true)
+			s.lanes.open()
 		}
 		s.settled.Store(true)
 		s.c.trouble.over(intake)
@@ -245,7 +246,7 @@ func (s *session) accept(ctx context.Context, msg jetstream.Msg) error {
 	key := ""
 	if s.lanes.ordered {
 		key = aggregateKey(e.Message)
-		if s.lanes.full(key, s.mayWait()) && !s.lanes.has(e.seq) {
+		if s.lanes.full(key, s.mayWait(), max(1, s.c.cfg.hand()/8)) && !s.lanes.has(e.seq) {
 			return s.park(ctx, e, key)
 		}
 	}

@@ -24,6 +24,11 @@ func Print(w io.Writer, cfg Config) error {
 	}
 	if !cfg.SchemaOnly {
 		p.publication(cfg)
+	}
+	// Some clients run the whole text as one transaction where none is given;
+	// the slot needs one that has written nothing.
+	p.line("COMMIT;")
+	if !cfg.SchemaOnly {
 		p.slot(cfg)
 	}
 	return b.Flush()
@@ -41,6 +46,7 @@ func PrintConsumer(w io.Writer, cfg Config) error {
 	if err := p.schema(consumerSet, cfg.Schema); err != nil {
 		return err
 	}
+	p.line("COMMIT;")
 	return b.Flush()
 }
 
@@ -49,6 +55,7 @@ type printer struct{ *bufio.Writer }
 
 func (p printer) line(s string) { _, _ = p.WriteString(s + "\n") }
 
+// schema begins a transaction and leaves it open.
 func (p printer) schema(s set, schema string) error {
 	list, err := s.files(schema)
 	if err != nil {
@@ -61,7 +68,6 @@ func (p printer) schema(s set, schema string) error {
 		p.line(f.sql)
 		p.line(fill(s.record(f.version), schema))
 	}
-	p.line("COMMIT;")
 	return nil
 }
 
@@ -78,7 +84,7 @@ func (p printer) publication(cfg Config) {
 }
 
 // slot leaves the choice of the options to the server's version, which is not
-// known here. PERFORM and EXECUTE write nothing, so the slot can be created.
+// known here.
 func (p printer) slot(cfg Config) {
 	quoted := func(server int) string {
 		return literal(strings.TrimSuffix(createSlot(cfg.Slot, server), ";"))

@@ -10,6 +10,7 @@ import (
 	"log/slog"
 	"os"
 	"os/signal"
+	"strings"
 	"syscall"
 	"time"
 
@@ -28,13 +29,18 @@ const (
 
 // cli is the whole command line; each verb is in a file of its own.
 type cli struct {
-	Migrate migrateCmd `cmd:"" help:"Create or upgrade schema, publication and slot; --stream makes a stream."`
-	Run     runCmd     `cmd:"" help:"Relay until stopped."`
-	Tail    tailCmd    `cmd:"" help:"Show the messages of a stream as they come, with their headers."`
-	Demo    demoCmd    `cmd:"" help:"Throw-away servers, orders, crashes, and the account of what survived."`
-	Version versionCmd `cmd:"" help:"Show the version."`
+	File string `name:"config" help:"YAML file of settings. Environment and flags win over it." placeholder:"FILE"`
 
-	DemoPart demoPartCmd `cmd:"" hidden:""`
+	Migrate     migrateCmd     `cmd:"" help:"Create or upgrade schema, publication and slot; --stream makes a stream."`
+	Run         runCmd         `cmd:"" help:"Relay until stopped."`
+	Status      statusCmd      `cmd:"" help:"What the relay does and what it waits for; exit code 1 if it does not deliver."`
+	Deadletters deadlettersCmd `cmd:"" help:"Events that could not be delivered."`
+	Tail        tailCmd        `cmd:"" help:"Show the messages of a stream as they come, with their headers."`
+	Config      configCmd      `cmd:"" help:"The effective settings of run and where each comes from, secrets masked."`
+	Demo        demoCmd        `cmd:"" bare:"" help:"Throw-away servers, orders, crashes, and the account of what survived."`
+	Version     versionCmd     `cmd:"" bare:"" help:"Show the version."`
+
+	DemoPart demoPartCmd `cmd:"" bare:"" hidden:""`
 }
 
 // env is what a verb gets from the process.
@@ -42,6 +48,8 @@ type env struct {
 	ctx    context.Context
 	stdout io.Writer
 	stderr io.Writer
+
+	settings *settings
 }
 
 func main() {
@@ -57,7 +65,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		kong.Description("Relays a transactional outbox of PostgreSQL to NATS JetStream: nothing lost, nothing stored twice, in order."),
 		kong.UsageOnError(),
 		kong.ConfigureHelp(kong.HelpOptions{Compact: true, FlagsLast: true}),
-		kong.DefaultEnvars("WALRELAY"),
+		kong.ValueFormatter(withVariable),
 		kong.Writers(stdout, stderr),
 		kong.Exit(func(c int) { code = c }),
 	)
@@ -65,19 +73,32 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "walrelay:", err)
 		return exitUsage
 	}
-	parsed, err := parser.Parse(args)
+	s := gather(parser.Model, args, os.Environ())
+	if err := kong.Resolvers(s).Apply(parser); err != nil {
+		fmt.Fprintln(stderr, "walrelay:", err)
+		return exitUsage
+	}
+	parsed, err := parser.Parse(s.args)
 	if code >= 0 { // help was asked for
 		return code
 	}
-	if err != nil {
-		fmt.Fprintln(stderr, "walrelay:", err)
+	if lines := s.all(parsed, err); len(lines) > 0 {
+		complain(stderr, lines)
 		fmt.Fprintln(stderr, "walrelay --help lists the verbs, walrelay VERB --help the flags of one.")
 		return exitUsage
 	}
 	ctx, stop := signals(context.Background(), stderr)
 	defer stop()
-	err = parsed.Run(&env{ctx: ctx, stdout: stdout, stderr: stderr})
-	return exitCode(err, stderr)
+	err = parsed.Run(&env{ctx: ctx, stdout: stdout, stderr: stderr, settings: s})
+	return exitCode(err, s, stderr)
+}
+
+// withVariable adds the name in the environment to a flag's help.
+func withVariable(v *kong.Value) string {
+	if v.Flag == nil || v.Name == "help" {
+		return v.Help
+	}
+	return strings.TrimSuffix(v.Help, ".") + " ($" + variable(v.Name) + ")."
 }
 
 // signals ends the context at the first SIGINT or SIGTERM. The second one ends
@@ -139,20 +160,25 @@ type usageError struct{ err error }
 func (e *usageError) Error() string { return e.err.Error() }
 func (e *usageError) Unwrap() error { return e.err }
 
-func exitCode(err error, stderr io.Writer) int {
+func exitCode(err error, s *settings, stderr io.Writer) int {
 	if err == nil {
 		return exitDone
 	}
 	if errors.Is(err, errCheckFailed) {
 		return exitFailed
 	}
-	for _, e := range flatten(err) {
-		fmt.Fprintln(stderr, "walrelay:", e)
-	}
+	complain(stderr, s.explain(err))
 	if _, ok := errors.AsType[*usageError](err); ok {
 		return exitUsage
 	}
 	return exitFailed
+}
+
+// complain writes one line a problem.
+func complain(w io.Writer, lines []string) {
+	for _, line := range lines {
+		fmt.Fprintln(w, "walrelay:", line)
+	}
 }
 
 // flatten gives joined errors one by one: one line a problem.

@@ -9,6 +9,7 @@ import (
 
 	"github.com/nats-io/nats.go/jetstream"
 
+	"github.com/walrelay/walrelay"
 	"github.com/walrelay/walrelay/migrations"
 )
 
@@ -50,10 +51,10 @@ func (c *migrateCmd) Run(e *env) error {
 func (c *migrateCmd) check() error {
 	var problems []error
 	if c.DatabaseURL == "" && c.Stream == "" {
-		problems = append(problems, errors.New("--database-url is not set; give a URL such as postgres://owner@db/shop"))
+		problems = append(problems, &walrelay.ConfigError{Field: "DatabaseURL", Reason: "is not set; give a URL such as postgres://owner@db/shop"})
 	}
 	if c.Stream != "" && c.NATS == "" {
-		problems = append(problems, errors.New("--stream needs --nats, a URL such as nats://127.0.0.1:4222"))
+		problems = append(problems, &walrelay.ConfigError{Field: "Stream", Reason: "needs --nats, a URL such as nats://127.0.0.1:4222"})
 	}
 	return errors.Join(append(problems, c.checkDatabase(), c.checkNATS())...)
 }

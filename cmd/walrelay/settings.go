@@ -104,7 +104,7 @@ func (s *settings) take(name string, g given) {
 }
 
 func (s *settings) problem(format string, args ...any) {
-	s.problems = append(s.problems, fmt.Sprintf(format, args...))
+	s.problems = append(s.problems, maskText(fmt.Sprintf(format, args...)))
 }
 
 // unknown reports a name that does not exist and the nearest one that does.
@@ -125,14 +125,32 @@ func (s *settings) Resolve(_ *kong.Context, _ *kong.Path, flag *kong.Flag) (any,
 	return nil, nil //nolint:nilnil // kong's way to say that there is none
 }
 
+// all gives every problem that can be found without a server, one line each.
+// err is kong's.
+func (s *settings) all(parsed *kong.Context, err error) []string {
+	lines := append([]string{}, s.problems...)
+	if err != nil {
+		// Kong has not filled in anything, so nothing more can be checked.
+		return append(lines, maskText(err.Error()))
+	}
+	verb, ok := parsed.Selected().Target.Addr().Interface().(interface{ check() error })
+	if !ok {
+		return lines
+	}
+	return append(lines, s.explain(verb.check())...)
+}
+
 // explain makes one line of each problem that a verb found with its settings:
 // named as the operator gave them, sorted, without secrets.
 func (s *settings) explain(err error) []string {
+	if err == nil {
+		return nil
+	}
 	var lines []string
 	for _, e := range flatten(err) {
 		c, ok := errors.AsType[*walrelay.ConfigError](e)
 		if !ok {
-			lines = append(lines, e.Error())
+			lines = append(lines, maskText(e.Error()))
 			continue
 		}
 		name := s.flagOf(c.Field)

@@ -7,7 +7,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay"
-	"github.com/walrelay/walrelay/internal/witness"
 )
 
 // database are the flags of every verb that needs PostgreSQL.
@@ -50,9 +49,6 @@ func (d *database) connection(application string) (*pgx.ConnConfig, error) {
 		if cfg.Password, err = ask(); err != nil {
 			return nil, fmt.Errorf("read the password for PostgreSQL: %w", err)
 		}
-	}
-	for name, value := range witness.PinSettings() {
-		cfg.RuntimeParams[name] = value
 	}
 	cfg.RuntimeParams["application_name"] = application
 	return cfg, nil

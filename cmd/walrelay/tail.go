@@ -12,6 +12,8 @@ import (
 
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/walrelay/walrelay"
 )
 
 type tailCmd struct {
@@ -27,7 +29,7 @@ type tailCmd struct {
 // the server.
 func (c *tailCmd) Run(e *env) error {
 	if c.NATS == "" {
-		return &usageError{errors.New("--nats is not set; give a URL such as nats://127.0.0.1:4222")}
+		return &usageError{&walrelay.ConfigError{Field: "NATS", Reason: "is not set; give a URL such as nats://127.0.0.1:4222"}}
 	}
 	cfg, err := c.from(time.Now())
 	if err != nil {

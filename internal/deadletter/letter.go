@@ -1,9 +1,10 @@
 package deadletter
 
 import (
-	"bytes"
 	"crypto/sha256"
 	"encoding/json"
+	"fmt"
+	"strings"
 	"time"
 
 	"github.com/walrelay/walrelay/envelope"
@@ -46,16 +47,28 @@ type Letter struct {
 	Sequence     int64
 }
 
-// headers gives the row's headers as JSON: an object as it was, anything else
-// as a string of its text.
-func (l *Letter) headers() ([]byte, error) {
+// headers gives the text of the row's headers as PostgreSQL takes it; nil for
+// null.
+func (l *Letter) headers() any {
 	if l.RowHeaders == nil {
-		return nil, nil
+		return nil
 	}
-	if trimmed := bytes.TrimSpace(l.RowHeaders); json.Valid(trimmed) && trimmed[0] == '{' && !bytes.Contains(trimmed, []byte(`\u0000`)) {
-		return trimmed, nil
+	return clean(string(l.RowHeaders))
+}
+
+// setHeaders reverses what Record made of the headers: an object is as it was,
+// anything else the string of its text.
+func (l *Letter) setHeaders(stored string) error {
+	if !strings.HasPrefix(stored, `"`) {
+		l.RowHeaders = []byte(stored)
+		return nil
 	}
-	return json.Marshal(string(bytes.ReplaceAll(l.RowHeaders, []byte{0}, []byte(`\0`))))
+	var text string
+	if err := json.Unmarshal([]byte(stored), &text); err != nil {
+		return fmt.Errorf("headers of dead letter %d: %w", l.ID, err)
+	}
+	l.RowHeaders = []byte(text)
+	return nil
 }
 
 func (l *Letter) payload() (kept []byte, size int64, hash []byte) {

@@ -114,7 +114,9 @@ func scan(row pgx.CollectableRow) (Letter, error) {
 		return l, err
 	}
 	if headers != nil {
-		l.RowHeaders = []byte(*headers)
+		if err := l.setHeaders(*headers); err != nil {
+			return l, err
+		}
 	}
 	if committed != nil {
 		l.CommittedAt = *committed

@@ -2,24 +2,30 @@ package deadletter
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 )
 
 // A Fence is set first in the transaction of a record: it fails when the relay
 // that writes is no longer the one that holds the slot.
 type Fence func(ctx context.Context, tx pgx.Tx) error
 
+// What becomes of the headers' text: an object stays one where that keeps it to
+// the letter, as it does for every jsonb column; other text becomes a string.
+const (
+	headersAsObject = `CASE WHEN jsonb_typeof($12::text::jsonb) = 'object' AND $12::text::jsonb::text = $12::text
+		THEN $12::text::jsonb ELSE to_jsonb($12::text) END`
+	headersAsText = `to_jsonb($12::text)`
+)
+
 // Record commits a letter, durably whatever the database's synchronous_commit
 // is. Recording the same position again does nothing and gives inserted false.
 func Record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence Fence) (inserted bool, err error) {
-	headers, err := l.headers()
-	if err != nil {
-		return false, fmt.Errorf("record a dead letter of table %s: headers: %w", l.Table, err)
-	}
 	payload, size, hash := l.payload()
 	var epoch, lsn, index any
 	if !l.Position.IsZero() {
@@ -32,14 +38,24 @@ func Record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence 
 		if err := fence(ctx, tx); err != nil {
 			return err
 		}
-		tag, err := tx.Exec(ctx, `INSERT INTO `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
-			(source, epoch, commit_lsn, idx, event_id, "table", aggregate_type, aggregate_id, event_type, subject, stream,
-			 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at)
-			VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, $12, $13, $14, $15, $16, $17, $18, $19)
-			ON CONFLICT DO NOTHING`,
-			l.Source, epoch, lsn, index, null(l.EventID), clean(l.Table), null(l.AggregateType), null(l.AggregateID), null(l.EventType),
-			null(l.Subject), null(l.Stream), headers, payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt))
-		inserted = err == nil && tag.RowsAffected() == 1
+		insert := func(tx pgx.Tx, headersSQL string) error {
+			tag, err := tx.Exec(ctx, `INSERT INTO `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
+				(source, epoch, commit_lsn, idx, event_id, "table", aggregate_type, aggregate_id, event_type, subject, stream,
+				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at)
+				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19)
+				ON CONFLICT DO NOTHING`,
+				l.Source, epoch, lsn, index, null(l.EventID), clean(l.Table), null(l.AggregateType), null(l.AggregateID), null(l.EventType),
+				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt))
+			inserted = err == nil && tag.RowsAffected() == 1
+			return err
+		}
+		// The headers may be a text that only nearly is JSON, and only
+		// PostgreSQL knows what it takes: the refusal of such a row must not
+		// fail again for the reason of the refusal.
+		err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error { return insert(savepoint, headersAsObject) })
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54")) {
+			err = insert(tx, headersAsText)
+		}
 		return err
 	})
 	if err != nil {

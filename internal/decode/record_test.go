@@ -170,11 +170,25 @@ func receiveStep(ctx context.Context, t *testing.T, conn *pgconn.PgConn) [][]byt
 	}
 }
 
+// nudge is how long the slot may be silent before it gets a status. From
+// PostgreSQL 16 on its process can fall asleep just as a commit is flushed and
+// then sends nothing of it until more WAL is written or the client speaks.
+const nudge = 100 * time.Millisecond
+
 // receiveData returns the next message of pgoutput.
 func receiveData(ctx context.Context, t *testing.T, conn *pgconn.PgConn) []byte {
 	t.Helper()
 	for {
-		message, err := conn.ReceiveMessage(ctx)
+		waiting, cancel := context.WithTimeout(ctx, nudge)
+		message, err := conn.ReceiveMessage(waiting)
+		cancel()
+		if pgconn.Timeout(err) && ctx.Err() == nil {
+			// All positions are zero, which confirms nothing.
+			err = pglogrepl.SendStandbyStatusUpdate(ctx, conn, pglogrepl.StandbyStatusUpdate{})
+			if err == nil {
+				continue
+			}
+		}
 		if err != nil {
 			t.Fatalf("receive: %v", err)
 		}

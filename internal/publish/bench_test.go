@@ -58,7 +58,7 @@ func BenchmarkSend(b *testing.B) {
 	for i := range b.N {
 		id = strconv.AppendInt(id[:0], int64(i), 10)
 		m.MsgID = string(id)
-		if err := s.Send(ctx, uint64(i), envelope.Position{Epoch: 1, Commit: envelope.LSN(i)}, &m); err != nil { //nolint:gosec // not negative
+		if err := s.Send(ctx, uint64(i), envelope.Position{Epoch: 1, Commit: envelope.LSN(i)}, &m); err != nil {
 			b.Fatal(err)
 		}
 	}
@@ -68,5 +68,7 @@ func BenchmarkSend(b *testing.B) {
 	b.StopTimer()
 	b.ReportMetric(float64(b.N)/b.Elapsed().Seconds(), "events/s")
 	cancel()
-	<-ended
+	if err := <-ended; err != nil {
+		b.Fatal(err)
+	}
 }

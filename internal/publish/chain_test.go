@@ -14,7 +14,7 @@ import (
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
-// I3
+// I3.
 func TestMessagesAreStoredOnceAndInOrder(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
@@ -37,7 +37,7 @@ func TestMessagesAreStoredOnceAndInOrder(t *testing.T) {
 	}
 }
 
-// I3, I5
+// I3, I5.
 func TestA44A59AServerThatIsKilledLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
 	srv := envtest.NATS(t, testenv.NATSConfig{})
@@ -63,7 +63,7 @@ func TestA44A59AServerThatIsKilledLosesAndRepeatsNothing(t *testing.T) {
 // noDedup makes the duplicate window useless, so that only the chain protects.
 func noDedup(c *jetstream.StreamConfig) { c.Duplicates = 100 * time.Millisecond }
 
-// I3, I5
+// I3, I5.
 func TestA58A63LeadersThatStepDownBreakNoOrder(t *testing.T) {
 	t.Parallel()
 	servers := envtest.NATSCluster(t, 3, testenv.NATSConfig{})
@@ -102,7 +102,7 @@ func TestA58A63LeadersThatStepDownBreakNoOrder(t *testing.T) {
 	t.Logf("%+v", r.stream.Status().Counters)
 }
 
-// I3, I5
+// I3, I5.
 func TestA44A45AcksThatAreSwallowedAndCutsLoseNothing(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
@@ -157,7 +157,7 @@ func check(t *testing.T, err error) {
 	}
 }
 
-// I7
+// I7.
 func TestSendBlocksAtTheWindowAndAtTheByteBound(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)

@@ -95,7 +95,7 @@ func Open(ctx context.Context, cfg ConnConfig) (*Conn, error) {
 	if cfg.URLs == "" {
 		cfg.URLs = nats.DefaultURL
 	}
-	for _, u := range strings.Split(cfg.URLs, ",") {
+	for u := range strings.SplitSeq(cfg.URLs, ",") {
 		if _, err := serverURL(u); err != nil {
 			return nil, err
 		}
@@ -273,7 +273,7 @@ func (c *Conn) onConnect(nc *nats.Conn) {
 	clear(c.denied) // another server, perhaps other permissions
 	c.setConnectedLocked(true, nc.ConnectedUrlRedacted())
 	c.mu.Unlock()
-	c.log.Info("connected to NATS", slog.String("server", c.Status().Server)) //nolint:sloglint // a callback of the client has no context
+	c.log.Info("connected to NATS", slog.String("server", c.Status().Server))
 }
 
 func (c *Conn) onLost(_ *nats.Conn, err error) {
@@ -390,10 +390,10 @@ func (c *Conn) unregister(s *Stream) {
 	delete(c.streams, s)
 }
 
-// errNoConnection is the reason while there is none.
-type errNoConnection struct{ last string }
+// noConnectionError is the reason while there is none.
+type noConnectionError struct{ last string }
 
-func (e *errNoConnection) Error() string {
+func (e *noConnectionError) Error() string {
 	if e.last == "" {
 		return "no connection to NATS"
 	}
@@ -405,7 +405,7 @@ func (c *Conn) client() (*nats.Conn, error) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.nc == nil || !c.status.Connected {
-		return nil, &errNoConnection{last: c.status.LastError}
+		return nil, &noConnectionError{last: c.status.LastError}
 	}
 	return c.nc, nil
 }

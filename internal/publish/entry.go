@@ -117,16 +117,6 @@ func (e *entry) message() Message {
 	return out
 }
 
-// header gives the value of one header, "" without it.
-func (e *entry) header(name string) string {
-	var m nats.Msg
-	e.fill(&m, "")
-	if v := m.Header[name]; len(v) > 0 {
-		return strings.Clone(v[0])
-	}
-	return ""
-}
-
 // A failure is why a message was not stored, or why sending stopped.
 type failure struct {
 	class     Class

@@ -139,7 +139,7 @@ func TestHeldMessagesStayWhatTheyWere(t *testing.T) {
 					t.Fatalf("held %d of %d bytes, want %d of %d", w.held(), w.bytes, len(model), held)
 				}
 				for k := range model {
-					want, got := model[k], w.at(w.head+uint64(k)).message() //nolint:gosec // small
+					want, got := model[k], w.at(w.head+uint64(k)).message()
 					if got.Subject != want.Subject || got.MsgID != want.MsgID || !bytes.Equal(got.Body, want.Body) ||
 						!slices.Equal(got.Headers, want.Headers) {
 						t.Fatalf("message %d = %.200v, want %.200v", k, got, want)
@@ -163,7 +163,7 @@ func TestAResyncCountsNothingThatIsNotStored(t *testing.T) {
 		}
 		n := rapid.IntRange(1, 12).Draw(t, "held")
 		for i := range n {
-			pos := envelope.Position{Epoch: 1, Commit: 5, Index: uint64(i)} //nolint:gosec // small
+			pos := envelope.Position{Epoch: 1, Commit: 5, Index: uint64(i)}
 			m := Message{Subject: "ev.a", MsgID: strconv.Itoa(i), Headers: headers(pos)}
 			w.push(&m, ts.find(m.Headers)).pos = pos
 		}
@@ -241,7 +241,7 @@ func TestAResyncCountsNothingThatIsNotStored(t *testing.T) {
 					t.Fatalf("verdict %+v: the foreign message was not seen in %v", v, stream)
 				}
 				for _, pos := range v.missing {
-					if stored[int(pos.Index)] { //nolint:gosec // small
+					if stored[int(pos.Index)] {
 						t.Fatalf("%v is called missing; the stream has %v", pos, stream)
 					}
 				}

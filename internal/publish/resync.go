@@ -250,9 +250,11 @@ func (r *recovery) duplicate(ctx context.Context, seq uint64, again bool) (bool,
 		return false, nil
 	case p.found:
 		other := p.identity()
-		return false, r.refuse(ctx, ReasonIDInUse, fmt.Sprintf(
+		detail := fmt.Sprintf(
 			"the message at sequence %d has the same id: subject %q, source %q, position %s; this event has source %q, position %s",
-			seq, p.msg.Subject, other.source, other.pos, r.cfg.Source, pos))
+			seq, p.msg.Subject, other.source, other.pos, r.cfg.Source, pos,
+		)
+		return false, r.refuse(ctx, ReasonIDInUse, detail)
 	default:
 		return true, nil
 	}

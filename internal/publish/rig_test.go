@@ -3,6 +3,7 @@ package publish_test
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strconv"
 	"strings"
 	"sync"
@@ -96,8 +97,8 @@ func (r *rig) stop() {
 }
 
 func event(i int) (uint64, envelope.Position, *publish.Message) {
-	pos := envelope.Position{Epoch: 1, Commit: envelope.LSN(1000 + i/3), Index: uint64(i % 3)} //nolint:gosec // small
-	return uint64(1 + i/3), pos, &publish.Message{                                             //nolint:gosec // small
+	pos := envelope.Position{Epoch: 1, Commit: envelope.LSN(1000 + i/3), Index: uint64(i % 3)}
+	return uint64(1 + i/3), pos, &publish.Message{
 		Subject: "ev." + strconv.Itoa(i%7), MsgID: "id-" + strconv.Itoa(i), Body: []byte("body " + strconv.Itoa(i)),
 		Headers: []envelope.Header{{Name: envelope.HeaderSource, Value: source}, {Name: envelope.HeaderPosition, Value: pos.String()}},
 	}
@@ -186,7 +187,7 @@ func wantStored(t *testing.T, js jetstream.JetStream, n int, skip ...int) {
 	t.Helper()
 	var want []string
 	for i := range n {
-		if !contains(skip, i) {
+		if !slices.Contains(skip, i) {
 			want = append(want, "id-"+strconv.Itoa(i))
 		}
 	}
@@ -196,15 +197,6 @@ func wantStored(t *testing.T, js jetstream.JetStream, n int, skip ...int) {
 			t.Fatalf("stream has %d messages, want %d; first difference at %d: %v", len(got), len(want), k, got[max(0, min(k, len(got))-2):min(len(got), k+3)])
 		}
 	}
-}
-
-func contains(list []int, v int) bool {
-	for _, x := range list {
-		if x == v {
-			return true
-		}
-	}
-	return false
 }
 
 func ids(t *testing.T, js jetstream.JetStream, atLeast int) []string {
@@ -217,12 +209,12 @@ func ids(t *testing.T, js jetstream.JetStream, atLeast int) []string {
 		if err != nil {
 			return err
 		}
-		if n := s.CachedInfo().State.Msgs; n < uint64(atLeast) { //nolint:gosec // small
+		if n := s.CachedInfo().State.Msgs; n < uint64(atLeast) {
 			return fmt.Errorf("stream has %d messages, want %d", n, atLeast)
 		}
 		return nil
 	})
-	total := int(s.CachedInfo().State.Msgs) //nolint:gosec // small
+	total := int(s.CachedInfo().State.Msgs)
 	var out []string
 	envtest.Eventually(t, 30*time.Second, func() (err error) {
 		out, err = readIDs(t, s, total) // a cluster may be electing

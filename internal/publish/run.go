@@ -18,7 +18,7 @@ func (s *Stream) Run(ctx context.Context) error {
 	s.conn.register(s)
 	defer s.conn.unregister(s)
 	err := s.run(ctx)
-	s.stop(err)
+	s.stop(ctx, err)
 	if ctx.Err() != nil {
 		return nil
 	}
@@ -67,7 +67,7 @@ func (s *Stream) stalled() bool {
 }
 
 // stop hangs up. It waits for a call of Stored that is under way.
-func (s *Stream) stop(err error) {
+func (s *Stream) stop(ctx context.Context, err error) {
 	s.mu.Lock()
 	s.stopErr = ErrStopped
 	reason := ""
@@ -76,7 +76,7 @@ func (s *Stream) stop(err error) {
 	}
 	s.setState(StateStopped, reason)
 	for s.delivering {
-		_ = s.wait(context.Background(), 0) // without a context it only ends when woken
+		_ = s.wait(context.WithoutCancel(ctx), 0) // so it only ends when woken
 	}
 	sub := s.sub
 	s.sub, s.nc = nil, nil
@@ -157,10 +157,12 @@ func (r *recovery) waitFor(ctx context.Context) {
 }
 
 func ends(err error) bool {
-	var gap *GapError
-	var other *SecondWriterError
-	var refused *refusedError
-	return errors.As(err, &gap) || errors.As(err, &other) && other.final() || errors.As(err, &refused)
+	if other, ok := errors.AsType[*SecondWriterError](err); ok {
+		return other.final()
+	}
+	_, gap := errors.AsType[*GapError](err)
+	_, refused := errors.AsType[*refusedError](err)
+	return gap || refused
 }
 
 // final says whether waiting cannot help.

@@ -157,8 +157,7 @@ func (s *Stream) resumed(ctx context.Context) {
 // connection if that is what is missing.
 func (s *Stream) trouble(ctx context.Context, err error, d time.Duration) {
 	reason := err.Error()
-	var api *APIError
-	if errors.As(err, &api) {
+	if api, ok := errors.AsType[*APIError](err); ok {
 		reason = explain(s.cfg.Stream, api)
 	}
 	s.mu.Lock()
@@ -166,8 +165,7 @@ func (s *Stream) trouble(ctx context.Context, err error, d time.Duration) {
 	s.setState(StateWaiting, reason)
 	s.mu.Unlock()
 	s.report(ctx, reason)
-	var none *errNoConnection
-	if errors.As(err, &none) {
+	if _, none := errors.AsType[*noConnectionError](err); none {
 		// Once a second the reason is looked at again. The error is a
 		// context's end; the caller looks at his own.
 		ctx, cancel := context.WithTimeout(ctx, time.Second)

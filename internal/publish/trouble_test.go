@@ -21,7 +21,7 @@ import (
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
-// I6
+// I6.
 func TestA50AFullStreamIsWaitedFor(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
@@ -41,7 +41,7 @@ func TestA50AFullStreamIsWaitedFor(t *testing.T) {
 	}
 }
 
-// I6
+// I6.
 func TestA58AMissingStreamIsNamedAndWaitedFor(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
@@ -124,7 +124,7 @@ func confFile(t *testing.T, text string) string {
 	return path
 }
 
-// I6
+// I6.
 func TestA61AMissingPermissionIsNamed(t *testing.T) {
 	t.Parallel()
 	srv := envtest.NATS(t, testenv.NATSConfig{ConfigFile: confFile(t, permissionsConf)})
@@ -159,7 +159,7 @@ func TestA61AMissingPermissionIsNamed(t *testing.T) {
 	}
 }
 
-// I10
+// I10.
 func TestA60ARotatedPasswordIsReadAgain(t *testing.T) {
 	t.Parallel()
 	srv := envtest.NATS(t, testenv.NATSConfig{ConfigFile: confFile(t, "authorization { user: relay, password: new }\n")})
@@ -254,7 +254,7 @@ func TestA51AMessageOverMaxPayloadIsRefused(t *testing.T) {
 	}
 }
 
-// I5
+// I5.
 func TestA47AnIdOfAnotherEventIsRefusedWithBothIdentities(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
@@ -276,7 +276,7 @@ func TestA47AnIdOfAnotherEventIsRefusedWithBothIdentities(t *testing.T) {
 	}
 }
 
-// I5
+// I5.
 func TestA49ADuplicateReplyForOurOwnEventCountsAsStored(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
@@ -295,7 +295,7 @@ func TestA49ADuplicateReplyForOurOwnEventCountsAsStored(t *testing.T) {
 	}
 }
 
-// I3, I5
+// I3, I5.
 func TestA49AnIdWhoseMessageIsGoneIsWaitedForAndNothingOvertakes(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)
@@ -368,7 +368,7 @@ func TestAnotherWriterIsNamedAndNotFought(t *testing.T) {
 	}
 }
 
-// I1, I3
+// I1, I3.
 func TestAForeignMessageInTheMidstOfOursHidesNoHole(t *testing.T) {
 	t.Parallel()
 	srv := envtest.EmbeddedNATS(t)

@@ -24,9 +24,13 @@ type window struct {
 
 const ringStart = 256
 
-func (w *window) at(i uint64) *entry { return &w.ring[i&uint64(len(w.ring)-1)] }
-func (w *window) held() int          { return int(w.tail - w.head) } //nolint:gosec // bounded by memory
-func (w *window) inFlight() int      { return int(w.next - w.head) } //nolint:gosec // bounded by memory
+func (w *window) at(i uint64) *entry { return &w.ring[ringIndex(i, w.ring)] }
+
+// ringIndex is where index i lies in a ring, whose length is a power of two.
+func ringIndex(i uint64, ring []entry) uint64 { return i & (uint64(len(ring)) - 1) }
+
+func (w *window) held() int     { return int(w.tail - w.head) } //nolint:gosec // bounded by memory
+func (w *window) inFlight() int { return int(w.next - w.head) } //nolint:gosec // bounded by memory
 
 // seq is the sequence at which entry i belongs.
 func (w *window) seq(i uint64) uint64 { return w.base + 1 + (i - w.head) }
@@ -60,7 +64,7 @@ func (w *window) push(m *Message, t *template) *entry {
 func (w *window) grow() {
 	ring := make([]entry, max(ringStart, 2*len(w.ring)))
 	for i := w.head; i < w.tail; i++ {
-		ring[i&uint64(len(ring)-1)] = *w.at(i)
+		ring[ringIndex(i, ring)] = *w.at(i)
 	}
 	w.ring = ring
 }

