@@ -27,7 +27,7 @@ func (s *session) listenLoop(ctx context.Context) error {
 		cancel()
 		switch {
 		case ctx.Err() != nil:
-			return nil
+			return nil //nolint:nilerr // the wait was told to end
 		case err == nil:
 		case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
 			ping, cancel := context.WithTimeout(ctx, queryTimeout)
@@ -45,7 +45,7 @@ func (s *session) listenLoop(ctx context.Context) error {
 // ended is nil when the goroutine was told to end, else what went wrong.
 func ended(ctx context.Context, doing string, err error) error {
 	if ctx.Err() != nil {
-		return nil
+		return nil //nolint:nilerr // the goroutine was told to end
 	}
 	return fmt.Errorf("%s: %w", doing, err)
 }

@@ -2,7 +2,6 @@ package walrelay
 
 import (
 	"context"
-
 	"fmt"
 	"log/slog"
 	"os"
@@ -46,6 +45,9 @@ func (s *session) open(ctx context.Context) error {
 		return err
 	}
 	if err := s.judgeHistory(ctx); err != nil {
+		return err
+	}
+	if err := s.checkGaps(ctx); err != nil {
 		return err
 	}
 	if err := s.checkPublication(ctx); err != nil {
@@ -103,7 +105,7 @@ func (s *session) connect(ctx context.Context) error {
 
 // notice is told what the server says beside the data.
 func (s *session) notice(n *pgconn.PgError) {
-	s.log.Warn("PostgreSQL says", slog.String("severity", n.Severity), slog.String("message", n.Message), slog.String("sqlstate", n.Code)) //nolint:sloglint // a callback without context
+	s.log.Warn("PostgreSQL says", slog.String("severity", n.Severity), slog.String("message", n.Message), slog.String("sqlstate", n.Code))
 	if slot.IsLostWAL(n) {
 		// The reader is stopped before it takes another row.
 		s.fail(&slot.MisfitError{
@@ -227,7 +229,7 @@ func (s *session) identity() witness.Identity {
 // take writes this session into the witness, so that an earlier one can write
 // nothing any more, and gives what was there.
 func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
-	host, _ := os.Hostname() //nolint:errcheck // a name for people; empty does no harm
+	host, _ := os.Hostname() // a name for people; empty does no harm
 	known := map[string]dedup.Known{}
 	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
 		found, err := witness.Take(ctx, q, witness.Taking{

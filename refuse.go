@@ -52,7 +52,7 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 			*v = plain
 		}
 	}
-	committed, _ := time.Parse(time.RFC3339Nano, header[envelope.HeaderCommittedAt]) //nolint:errcheck // zero where the header is left out
+	committed, _ := time.Parse(time.RFC3339Nano, header[envelope.HeaderCommittedAt]) // zero where the header is left out
 	err := s.record(ctx, deadletter.Letter{
 		Position: refused.Position, EventID: refused.Message.MsgID, Table: s.cfg.Schema + "." + outboxTable,
 		AggregateType: aggregateType, AggregateID: aggregateID, EventType: eventType,

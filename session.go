@@ -134,6 +134,9 @@ func (s *session) run(ctx context.Context) error {
 	if p := s.broken.Load(); p != nil {
 		err = *p
 	}
+	if gapErr := s.noteGap(context.WithoutCancel(ctx), err); gapErr != nil {
+		return errors.Join(err, gapErr)
+	}
 	if err == nil {
 		err = s.leave(context.WithoutCancel(ctx))
 	}

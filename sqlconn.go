@@ -3,6 +3,7 @@ package walrelay
 import (
 	"context"
 	"fmt"
+	"maps"
 	"net"
 	"sync"
 	"time"
@@ -44,9 +45,7 @@ func (c *Config) postgres(url, role string) (*pgx.ConnConfig, error) {
 	if cfg.ConnectTimeout == 0 {
 		cfg.ConnectTimeout = connectTimeout
 	}
-	for name, value := range witness.PinSettings() {
-		cfg.RuntimeParams[name] = value
-	}
+	maps.Copy(cfg.RuntimeParams, witness.PinSettings())
 	cfg.RuntimeParams["application_name"] = "walrelay " + c.Source + " " + role
 	return cfg, nil
 }

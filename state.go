@@ -11,23 +11,23 @@ import (
 type State string
 
 const (
-	// StateStarting: nothing has been tried yet.
+	// StateStarting says that nothing has been tried yet.
 	StateStarting State = "starting"
-	// StateWaiting: something that an operator or time can mend is in the
+	// StateWaiting says that something that an operator or time can mend is in the
 	// way; Reason says what. The relay tries again by itself.
 	StateWaiting State = "waiting"
-	// StateStandby: another relay holds the slot; this one takes over when
+	// StateStandby says that another relay holds the slot; this one takes over when
 	// it is released.
 	StateStandby State = "standby"
-	// StateRelaying: the slot is held and events are delivered as they come.
+	// StateRelaying says that the slot is held and events are delivered as they come.
 	StateRelaying State = "relaying"
-	// StateHalted: going on could lose events or deliver those of another
+	// StateHalted says that going on could lose events or deliver those of another
 	// history. Nothing is delivered until an operator has decided; Reason
 	// names the command. The relay looks again every minute.
 	StateHalted State = "halted"
-	// StateStopping: a stop was asked for; what is in flight is awaited.
+	// StateStopping says that a stop was asked for; what is in flight is awaited.
 	StateStopping State = "stopping"
-	// StateStopped: Run has returned.
+	// StateStopped says that Run has returned.
 	StateStopped State = "stopped"
 )
 

@@ -125,7 +125,10 @@ func publishReady(ctx context.Context, broker, source string, rows, size int) er
 	work, stop := context.WithCancel(ctx)
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(work) }()
-	defer func() { stop(); <-ended }()
+	defer func() {
+		stop()
+		<-ended //nolint:errcheck // it ends because it was told to
+	}()
 	subject := "outbox." + source + ".order.placed"
 	headers := []envelope.Header{
 		{Name: envelope.HeaderSource, Value: source},
@@ -138,7 +141,7 @@ func publishReady(ctx context.Context, broker, source string, rows, size int) er
 	}
 	filler := strings.Repeat("x", max(0, size-20))
 	for n := range rows {
-		pos := envelope.Position{Epoch: 1, Commit: 0x1000000, Index: uint64(n)} //nolint:gosec // positive
+		pos := envelope.Position{Epoch: 1, Commit: 0x1000000, Index: uint64(n)}
 		headers[1].Value = pos.String()
 		m := publish.Message{
 			Subject: subject, Headers: headers, MsgID: uuid.NewString(), Body: fmt.Appendf(nil, `{"n": %d, "x": %q}`, n, filler),

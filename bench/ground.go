@@ -98,7 +98,7 @@ func (g *ground) close() {
 	if g.nc != nil {
 		g.nc.Close()
 	}
-	_ = g.env.Close() //nolint:errcheck // the helper process removes what is left
+	_ = g.env.Close() // the helper process removes what is left
 }
 
 // measure runs one candidate as a process of its own.
@@ -120,7 +120,7 @@ func (g *ground) measure(ctx context.Context, name string, round int) (measureme
 	if err != nil {
 		return measurement{}, fmt.Errorf("find this program: %w", err)
 	}
-	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, "candidate", name, g.pg.URL("postgres"), g.nats.URL(), source, //nolint:gosec // this program itself
+	cmd := exec.CommandContext(context.WithoutCancel(ctx), exe, "candidate", name, g.pg.URL("postgres"), g.nats.URL(), source,
 		strconv.Itoa(g.s.rows), strconv.Itoa(g.s.size), g.end)
 	cmd.Stderr = os.Stderr
 	before, err := g.serversCPU()
@@ -181,7 +181,7 @@ func (g *ground) finish(ctx context.Context, cmd *exec.Cmd, name, stream string,
 			return 0, errors.Join(ctx.Err(), <-ended)
 		case <-tick.C:
 			s, err := g.js.Stream(ctx, stream)
-			if err == nil && s.CachedInfo().State.Msgs >= uint64(g.s.rows) { //nolint:gosec // positive
+			if err == nil && s.CachedInfo().State.Msgs >= uint64(g.s.rows) {
 				took = s.CachedInfo().State.LastTime.Sub(started)
 			}
 		}

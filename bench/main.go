@@ -29,12 +29,15 @@ type settings struct {
 
 func main() {
 	testenv.Main()
+	if err := start(); err != nil {
+		fmt.Fprintln(os.Stderr, "bench:", err)
+		os.Exit(1) //nolint:forbidigo // this is main
+	}
+}
+
+func start() error {
 	if len(os.Args) > 1 && os.Args[1] == "candidate" {
-		if err := candidate(os.Args[2:]); err != nil {
-			fmt.Fprintln(os.Stderr, "bench:", err)
-			os.Exit(1)
-		}
-		return
+		return candidate(os.Args[2:])
 	}
 	var s settings
 	flag.IntVar(&s.rows, "rows", 200_000, "rows of the backlog")
@@ -46,10 +49,7 @@ func main() {
 	flag.Parse()
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	if err := run(ctx, s); err != nil {
-		fmt.Fprintln(os.Stderr, "bench:", err)
-		os.Exit(1) //nolint:gocritic // the servers are gone: run has closed them
-	}
+	return run(ctx, s)
 }
 
 func run(ctx context.Context, s settings) error {
@@ -83,7 +83,7 @@ func run(ctx context.Context, s settings) error {
 			"rows": s.rows, "rows_per_transaction": s.perTx, "payload_bytes": s.size, "rounds": s.rounds, "candidates": summaries(results),
 		})
 	}
-	fmt.Printf("%d rows, %d a transaction, %d bytes, %d rounds\n", s.rows, s.perTx, s.size, s.rounds)
+	fmt.Fprintf(os.Stdout, "%d rows, %d a transaction, %d bytes, %d rounds\n", s.rows, s.perTx, s.size, s.rounds)
 	printTable(os.Stdout, results)
 	return nil
 }

@@ -69,10 +69,11 @@ func runProto(ctx context.Context, database, broker, source string) error {
 		return err
 	}
 	defer context.AfterFunc(ctx, c.Interrupt)()
-	if err := p.relay(c); err != nil && ctx.Err() == nil {
-		return err
+	err = p.relay(c)
+	if ctx.Err() != nil {
+		return nil //nolint:nilerr // the parent has seen enough
 	}
-	return nil
+	return err
 }
 
 func (p *proto) relay(c *slot.Conn) error {
@@ -109,7 +110,8 @@ func (p *proto) relay(c *slot.Conn) error {
 					return err
 				}
 			}
-		default:
+		case decode.KindBegin, decode.KindRelation, decode.KindUpdate, decode.KindDelete, decode.KindTruncate,
+			decode.KindType, decode.KindOrigin, decode.KindMessage:
 		}
 	}
 }

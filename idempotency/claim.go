@@ -68,8 +68,7 @@ ON CONFLICT (scope, key) DO NOTHING`, scope, key, o.request(), o.Lease.Microseco
 // connection broke during the commit: nothing was called, and without this the
 // outcome would be uncertain for ever. One try: the database may be down.
 func (s *Store) release(ctx context.Context, c claim, err error) {
-	var a answer
-	if errors.As(err, &a) {
+	if _, ok := errors.AsType[answer](err); ok {
 		return
 	}
 	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), releaseTimeout)
@@ -88,8 +87,7 @@ type answer struct{ error }
 func (a answer) Unwrap() error { return a.error }
 
 func (s *Store) explain(key string, err error) error {
-	var a answer
-	if err == nil || errors.As(err, &a) {
+	if _, ok := errors.AsType[answer](err); ok || err == nil {
 		return err
 	}
 	return fmt.Errorf("key %q: write the intent to %s: %w", key, s.effect, err)

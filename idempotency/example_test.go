@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log"
 	"net/http"
 	"time"
 
@@ -22,13 +21,15 @@ func ExampleStore_Do() {
 	ctx := context.Background()
 	pool, stop, err := connect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer stop()
 
 	store, err := idempotency.New(ctx, pool, idempotency.Config{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for range 2 {
 		result, err := store.Do(ctx, idempotency.Key("charge", "order 42"), idempotency.Options{
@@ -51,12 +52,14 @@ func ExampleStore_Resolve() {
 	ctx := context.Background()
 	pool, stop, err := connect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer stop()
 	store, err := idempotency.New(ctx, pool, idempotency.Config{})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 
 	timeout := func(context.Context, idempotency.Call) ([]byte, error) { return nil, context.DeadlineExceeded }
@@ -65,7 +68,8 @@ func ExampleStore_Resolve() {
 
 	uncertain, err := store.Uncertain(ctx, 0)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	for _, effect := range uncertain {
 		verdict := idempotency.Verdict{Outcome: idempotency.OutcomeDone, Value: []byte("sent")}
@@ -84,7 +88,8 @@ func ExampleCreateOrMatch() {
 	ctx := context.Background()
 	pool, stop, err := connect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer stop()
 
@@ -97,7 +102,8 @@ func ExampleCreateOrMatch() {
 			return err
 		})
 		if err != nil && !errors.Is(err, idempotency.ErrMismatch) {
-			log.Fatal(err)
+			fmt.Println(err)
+			return
 		}
 	}
 	// Output:
@@ -159,7 +165,7 @@ func connect(ctx context.Context) (*pgxpool.Pool, func(), error) {
 	return pool, func() {
 		pool.Close()
 		if err := env.Close(); err != nil {
-			log.Print(err)
+			fmt.Println(err)
 		}
 	}, nil
 }

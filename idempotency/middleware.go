@@ -146,8 +146,7 @@ func (c *MiddlewareConfig) serve(w http.ResponseWriter, r *http.Request, next ht
 	}
 	body, err := io.ReadAll(http.MaxBytesReader(w, r.Body, c.MaxBodyBytes))
 	if err != nil {
-		var large *http.MaxBytesError
-		if errors.As(err, &large) {
+		if _, ok := errors.AsType[*http.MaxBytesError](err); ok {
 			problem(w, http.StatusRequestEntityTooLarge, "The body is too large", fmt.Sprintf("At most %d bytes are taken.", c.MaxBodyBytes))
 			return
 		}
@@ -267,7 +266,7 @@ func requestKey(values []string) (string, error) {
 	case quoted && !closed:
 		return "", errors.New("The closing quotation mark is missing.") //nolint:revive,staticcheck // a sentence for the caller
 	case key == "" || len(key) > maxRequestKey:
-		return "", errors.New("A key has 1 to " + strconv.Itoa(maxRequestKey) + " characters.") //nolint:revive,staticcheck // a sentence for the caller
+		return "", errors.New("A key has 1 to " + strconv.Itoa(maxRequestKey) + " characters.") //nolint:staticcheck // a sentence for the caller
 	default:
 		return key, nil
 	}

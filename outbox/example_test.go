@@ -5,7 +5,6 @@ import (
 	"database/sql"
 	"errors"
 	"fmt"
-	"log"
 
 	"github.com/jackc/pgx/v5"
 
@@ -24,7 +23,8 @@ func ExampleAppend() {
 	ctx := context.Background()
 	conn, stop, err := connect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer stop()
 
@@ -40,7 +40,8 @@ func ExampleAppend() {
 		})
 	})
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	var event, payload string
 	err = conn.QueryRow(ctx, `SELECT event_type, payload FROM walrelay.outbox`).Scan(&event, &payload)
@@ -53,18 +54,21 @@ func ExampleAppendSQL() {
 	ctx := context.Background()
 	conn, stop, err := connect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer stop()
 	db, err := sql.Open("pgx", conn.Config().ConnString())
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer func() { _ = db.Close() }()
 
 	tx, err := db.BeginTx(ctx, nil)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	err = outbox.AppendSQL(ctx, tx, outbox.Event{AggregateType: "order", AggregateID: "42", Type: "order.placed"})
 	fmt.Println(errors.Join(err, tx.Commit()))
@@ -76,7 +80,8 @@ func ExampleInvalidError() {
 	ctx := context.Background()
 	conn, stop, err := connect(ctx)
 	if err != nil {
-		log.Fatal(err)
+		fmt.Println(err)
+		return
 	}
 	defer stop()
 
@@ -135,7 +140,7 @@ func connect(ctx context.Context) (*pgx.Conn, func(), error) {
 	}
 	return conn, func() {
 		if err := errors.Join(conn.Close(ctx), env.Close()); err != nil {
-			log.Print(err)
+			fmt.Println(err)
 		}
 	}, nil
 }

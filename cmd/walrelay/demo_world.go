@@ -69,7 +69,7 @@ func (w *world) close() {
 	if w.nc != nil {
 		w.nc.Close()
 	}
-	_ = w.env.Close() //nolint:errcheck // the helper process removes what is left
+	_ = w.env.Close() // the helper process removes what is left
 }
 
 // A shop is one database with an outbox and one stream: the ground of one
@@ -172,7 +172,7 @@ func (p *process) failed() error {
 	if p.err == nil {
 		return nil
 	}
-	text, _ := os.ReadFile(p.log) //nolint:errcheck // only more detail for the error
+	text, _ := os.ReadFile(p.log) // only more detail for the error
 	lines := strings.Split(strings.TrimSpace(string(text)), "\n")
 	return fmt.Errorf("%s ended with %w: %s", p.name, p.err, lines[len(lines)-1])
 }

@@ -5,8 +5,12 @@ import (
 	"errors"
 	"log/slog"
 	"net"
+	"os"
+	"runtime/debug"
 	"strings"
 	"time"
+
+	"github.com/nats-io/nats.go"
 
 	"github.com/walrelay/walrelay"
 	"github.com/walrelay/walrelay/internal/admin"
@@ -53,6 +57,11 @@ type relaying struct {
 	StatusInterval time.Duration `help:"How often PostgreSQL hears from the relay at least." default:"10s"`
 	Silence        time.Duration `help:"How long PostgreSQL may be silent before the connection counts as lost." default:"1m"`
 	DrainTimeout   time.Duration `help:"How long a stop waits for acknowledgements." default:"20s"`
+
+	OnPoison        string `help:"What becomes of an event that can never be published: dead-letter or halt." enum:"dead-letter,halt" default:"dead-letter"`
+	OnUnrouted      string `help:"What becomes of an event that no route or stream takes: wait or dead-letter." enum:"wait,dead-letter" default:"wait"`
+	DeadLetterLimit int    `help:"Dead letters of one reason within a minute; beyond it delivery waits for an operator." default:"100"`
+	EmbeddedListen  string `help:"Where the JetStream of --nats embedded:DIR listens; other than on loopback it wants the token in DIR/token." default:"127.0.0.1:4222" placeholder:"HOST:PORT"`
 }
 
 func (c *relaying) config(log *slog.Logger) walrelay.Config {
@@ -60,6 +69,7 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, DatabasePassword: c.password(),
 		NATS: c.NATS, NATSOptions: c.options,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
+		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
 		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
 	}
@@ -89,7 +99,18 @@ type runCmd struct {
 // Run relays until a signal.
 func (c *runCmd) Run(e *env) error {
 	log := logger(e.stderr, c.LogLevel, c.LogFormat)
-	relay, err := walrelay.New(c.config(log))
+	limitMemory(c.InFlightBytes)
+	cfg := c.config(log)
+	if dir, ok := strings.CutPrefix(c.NATS, embeddedPrefix); ok {
+		inside, err := startEmbedded(e.ctx, dir, c.EmbeddedListen, firstOf(c.Stream, strings.ToUpper(c.Source)), "outbox."+c.Source+".>")
+		if err != nil {
+			return err
+		}
+		defer inside.close()
+		cfg.NATS, cfg.NATSOptions = inside.url, func() ([]nats.Option, error) { return inside.options(), nil }
+		log.InfoContext(e.ctx, "JetStream runs inside the relay", slog.String("dir", dir), slog.String("listen", c.EmbeddedListen))
+	}
+	relay, err := walrelay.New(cfg)
 	if err != nil {
 		return &usageError{err}
 	}
@@ -97,17 +118,26 @@ func (c *runCmd) Run(e *env) error {
 	return relay.Run(e.ctx)
 }
 
+// limitMemory makes Go's collector work harder before the process outgrows what
+// is in flight plus what the rest needs. GOMEMLIMIT beats it.
+func limitMemory(inFlight int) {
+	const rest = 48 << 20
+	if os.Getenv("GOMEMLIMIT") == "" {
+		debug.SetMemoryLimit(int64(inFlight) + rest)
+	}
+}
+
 // serve begins to answer status and metrics. The function that it gives ends
 // that, after the relay: a relay that stops says so until its end.
-func (c *listener) serve(ctx context.Context, relay *walrelay.Relay, log *slog.Logger) (stop func()) {
-	if c.Admin == "off" {
+func (l *listener) serve(ctx context.Context, relay *walrelay.Relay, log *slog.Logger) (stop func()) {
+	if l.Admin == "off" {
 		return func() {}
 	}
 	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		admin.Serve(ctx, c.Admin, admin.New(relay.Status, build()), log)
+		admin.Serve(ctx, l.Admin, admin.New(relay.Status, build()), log)
 	}()
 	return func() {
 		cancel()

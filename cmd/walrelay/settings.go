@@ -108,7 +108,7 @@ func (s *settings) problem(format string, args ...any) {
 }
 
 // unknown reports a name that does not exist and the nearest one that does.
-func (s *settings) unknown(what string, name string, names []string, write func(string) string) {
+func (s *settings) unknown(what, name string, names []string, write func(string) string) {
 	best := nearest(name, names)
 	s.guessed[best] = true
 	s.problem("%s is not known; the nearest is %s", what, write(best))

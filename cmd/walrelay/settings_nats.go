@@ -14,7 +14,7 @@ import (
 // broker are the flags of every verb that needs NATS. The files are read again
 // at each connect.
 type broker struct {
-	NATS             string `name:"nats" help:"NATS servers, separated by commas." placeholder:"URL" secret:"urls"`
+	NATS             string `name:"nats" help:"NATS servers, separated by commas; for run also embedded:DIR, a JetStream inside the relay." placeholder:"URL" secret:"urls"`
 	NATSCreds        string `name:"nats-creds" help:"Credentials file of a NATS user (JWT and seed)." placeholder:"FILE"`
 	NATSNkey         string `name:"nats-nkey" help:"File with the seed of a NATS nkey." placeholder:"FILE"`
 	NATSUser         string `name:"nats-user" help:"NATS user, together with --nats-password-file." placeholder:"NAME"`
@@ -85,7 +85,7 @@ func (b *broker) checkNATS() error {
 	}
 	inURL := false
 	for i, server := range strings.Split(b.NATS, ",") {
-		if b.NATS == "" {
+		if b.NATS == "" || strings.HasPrefix(b.NATS, embeddedPrefix) {
 			break
 		}
 		user, problem := natsServer(server)

@@ -15,6 +15,7 @@ import (
 func TestA26HeadersOfARowComeBackToTheLetter(t *testing.T) {
 	t.Parallel()
 	conn := migrated(t, envtest.SharedPostgres(t))
+	last := int64(0)
 	for i, headers := range [][]byte{
 		nil, []byte(``), []byte(`{}`), []byte(`{"a": "b", "n": 12345678901234567890123, "d": 1.10}`),
 		[]byte(`{"b":1,  "a":2,"b":3}`), // of a json column: order, blanks and the first b would be lost
@@ -28,10 +29,11 @@ func TestA26HeadersOfARowComeBackToTheLetter(t *testing.T) {
 			t.Errorf("Record() with headers %.60q = %v, %v, want true", headers, ok, err)
 			continue
 		}
-		letters, err := deadletter.List(t.Context(), conn, "walrelay", deadletter.Filter{After: int64(i), Limit: 1})
+		letters, err := deadletter.List(t.Context(), conn, "walrelay", deadletter.Filter{After: last, Limit: 1})
 		if err != nil || len(letters) != 1 {
 			t.Fatalf("List() = %d letters, %v, want one", len(letters), err)
 		}
+		last = letters[0].ID
 		if got := letters[0].RowHeaders; !bytes.Equal(got, headers) || (got == nil) != (headers == nil) {
 			t.Errorf("headers = %.60q, want %.60q", got, headers)
 		}

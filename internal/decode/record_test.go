@@ -170,9 +170,9 @@ func receiveStep(ctx context.Context, t *testing.T, conn *pgconn.PgConn) [][]byt
 	}
 }
 
-// nudge is how long the slot may be silent before it gets a status. From
-// PostgreSQL 16 on its process can fall asleep just as a commit is flushed and
-// then sends nothing of it until more WAL is written or the client speaks.
+// nudge is how long the slot may be silent before it gets a status. On
+// PostgreSQL 18 its process was seen asleep for 10 to 30 s in WalSenderWaitForWal
+// with sent_lsn behind a flushed commit; a status wakes it.
 const nudge = 100 * time.Millisecond
 
 // receiveData returns the next message of pgoutput.

@@ -37,7 +37,7 @@ func history(t *rapid.T) []event {
 	return all
 }
 
-// I5
+// I5.
 func TestWhateverTheSlotSendsAgainAnEventIsStoredOnce(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {

@@ -14,18 +14,18 @@ const (
 	// Transient passes by itself: the connection, a restart, recovery,
 	// anything not known. The relay tries again.
 	Transient Class = iota
-	// Shutdown: the server waits for its clients to leave.
+	// Shutdown says that the server waits for its clients to leave.
 	Shutdown
-	// SlotInUse: another process holds the slot; wait for it.
+	// SlotInUse says that another process holds the slot; wait for it.
 	SlotInUse
-	// SlotMissing: there is no slot of that name.
+	// SlotMissing says that there is no slot of that name.
 	SlotMissing
-	// SlotLost: the server has thrown away WAL that the slot needed.
+	// SlotLost says that the server has thrown away WAL that the slot needed.
 	SlotLost
-	// PublicationMissing: the publication is not there, or was made after the
+	// PublicationMissing says that the publication is not there, or was made after the
 	// change that is being decoded.
 	PublicationMissing
-	// Refused: rights, authentication or a setting; an operator's work.
+	// Refused is about rights, authentication or a setting; an operator's work.
 	Refused
 )
 

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net"
 	"strconv"
 	"strings"
@@ -72,9 +73,7 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 	if pgcfg.RuntimeParams == nil {
 		pgcfg.RuntimeParams = map[string]string{}
 	}
-	for name, value := range cfg.Settings {
-		pgcfg.RuntimeParams[name] = value
-	}
+	maps.Copy(pgcfg.RuntimeParams, cfg.Settings)
 	pgcfg.RuntimeParams["replication"] = "database"
 	pg, err := pgconn.ConnectConfig(ctx, pgcfg)
 	if err != nil {

@@ -19,10 +19,9 @@ type naive struct {
 }
 
 type naiveEntry struct {
-	lsn             envelope.LSN
-	entered         bool
-	events, stored  int
-	countedByCommit bool
+	lsn            envelope.LSN
+	entered        bool
+	events, stored int
 }
 
 func (n *naive) confirmed() envelope.LSN {
@@ -38,7 +37,7 @@ func (n *naive) confirmed() envelope.LSN {
 	return n.best
 }
 
-// I2
+// I2.
 func TestTheLedgerNeverConfirmsPastAnOutstandingEvent(t *testing.T) {
 	t.Parallel()
 	rapid.Check(t, func(t *rapid.T) {
@@ -107,7 +106,7 @@ func TestTheLedgerNeverConfirmsPastAnOutstandingEvent(t *testing.T) {
 	})
 }
 
-// I2
+// I2.
 func TestA01AKeepaliveDoesNotOvertakeAnOpenTransaction(t *testing.T) {
 	t.Parallel()
 	var l slot.Ledger

@@ -38,11 +38,11 @@ type Epoch struct {
 type Judgement int
 
 const (
-	// First: no epoch is known, the source starts here.
+	// First says that no epoch is known, the source starts here.
 	First Judgement = iota
-	// Same: the history of the newest epoch goes on.
+	// Same says that the history of the newest epoch goes on.
 	Same
-	// Promoted: a standby of it was promoted at a switch point.
+	// Promoted says that a standby of it was promoted at a switch point.
 	Promoted
 )
 
