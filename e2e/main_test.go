@@ -6,4 +6,9 @@ import (
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
-func TestMain(m *testing.M) { envtest.Main(m) }
+func TestMain(m *testing.M) {
+	if consumerRole() {
+		return
+	}
+	envtest.Main(m)
+}

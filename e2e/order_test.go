@@ -50,7 +50,8 @@ func TestA07ManySessionsComeInCommitOrderOverRestarts(t *testing.T) {
 	load := w.Load(fixture.LoadConfig{Writers: 24, Transactions: 40, Pause: 40 * time.Millisecond})
 	for i := range 4 {
 		relay := w.Start()
-		w.AwaitRecorded(uint64(200 * (i + 1))) //nolint:gosec // a count
+		relay.Await("relaying", fixture.Patience) // before, a signal ends it at once
+		w.AwaitRecorded(uint64(200 * (i + 1)))    //nolint:gosec // a count
 		relay.Stop(fixture.Patience)
 	}
 	relay := w.Start()

@@ -266,7 +266,7 @@ func requestKey(values []string) (string, error) {
 	case quoted && !closed:
 		return "", errors.New("The closing quotation mark is missing.") //nolint:revive,staticcheck // a sentence for the caller
 	case key == "" || len(key) > maxRequestKey:
-		return "", errors.New("A key has 1 to " + strconv.Itoa(maxRequestKey) + " characters.") //nolint:staticcheck // a sentence for the caller
+		return "", errors.New("A key has 1 to " + strconv.Itoa(maxRequestKey) + " characters.")
 	default:
 		return key, nil
 	}

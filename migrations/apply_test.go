@@ -17,28 +17,32 @@ import (
 
 func TestApplyingTwiceChangesNothing(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w world) {
-		w.mustApply(t, w.config())
-		before := w.catalogue(t)
-		// A writer's open transaction must not get in the way of nothing.
-		writer := connect(t, w.url)
-		tx, err := writer.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		defer func() { _ = tx.Rollback(t.Context()) }()
-		if _, err := tx.Exec(t.Context(), "SELECT walrelay.append('order', '1', 'order.placed', '{}')"); err != nil {
-			t.Fatal(err)
-		}
-		got := w.mustApply(t, w.config())
-		want := []string{"found schema walrelay", `found publication "walrelay"`, `found slot "` + w.name + `"`}
-		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("second Apply() reported (-want +got):\n%s", diff)
-		}
-		if diff := cmp.Diff(before, w.catalogue(t)); diff != "" {
-			t.Errorf("second Apply() changed the schema:\n%s", diff)
-		}
-	})
+	for name, start := range servers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := start(t)
+			w.mustApply(t, w.config())
+			before := w.catalogue(t)
+			// A writer's open transaction must not get in the way of nothing.
+			writer := connect(t, w.url)
+			tx, err := writer.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer func() { _ = tx.Rollback(t.Context()) }()
+			if _, err := tx.Exec(t.Context(), "SELECT walrelay.append('order', '1', 'order.placed', '{}')"); err != nil {
+				t.Fatal(err)
+			}
+			got := w.mustApply(t, w.config())
+			want := []string{"found schema walrelay", `found publication "walrelay"`, `found slot "` + w.name + `"`}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("second Apply() reported (-want +got):\n%s", diff)
+			}
+			if diff := cmp.Diff(before, w.catalogue(t)); diff != "" {
+				t.Errorf("second Apply() changed the schema:\n%s", diff)
+			}
+		})
+	}
 }
 
 func TestASlotOnANewServerFollowsAFailover(t *testing.T) {
@@ -52,28 +56,32 @@ func TestASlotOnANewServerFollowsAFailover(t *testing.T) {
 
 func TestPrintedSQLGivesTheSameSchemaAndCanRunTwice(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w world) {
-		w.mustApply(t, w.config())
-		want := w.catalogue(t)
-		w.exec(t, "SELECT pg_drop_replication_slot('"+w.name+"')", "DROP PUBLICATION walrelay", "DROP SCHEMA walrelay CASCADE")
+	for name, start := range servers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := start(t)
+			w.mustApply(t, w.config())
+			want := w.catalogue(t)
+			w.exec(t, "SELECT pg_drop_replication_slot('"+w.name+"')", "DROP PUBLICATION walrelay", "DROP SCHEMA walrelay CASCADE")
 
-		var sql bytes.Buffer
-		if err := migrations.Print(&sql, w.config()); err != nil {
-			t.Fatal(err)
-		}
-		for range 2 {
-			w.exec(t, sql.String())
-		}
-		if diff := cmp.Diff(want, w.catalogue(t)); diff != "" {
-			t.Errorf("schema by Print differs from that by Apply (-apply +print):\n%s", diff)
-		}
-		if got := w.text(t, "SELECT plugin FROM pg_replication_slots WHERE slot_name = $1", w.name); got != "pgoutput" {
-			t.Errorf("plugin = %s, want pgoutput", got)
-		}
-		if got := w.mustApply(t, w.config()); len(got) != 3 || !strings.HasPrefix(got[0], "found") {
-			t.Errorf("Apply() after Print reported %q, want only found", got)
-		}
-	})
+			var sql bytes.Buffer
+			if err := migrations.Print(&sql, w.config()); err != nil {
+				t.Fatal(err)
+			}
+			for range 2 {
+				w.exec(t, sql.String())
+			}
+			if diff := cmp.Diff(want, w.catalogue(t)); diff != "" {
+				t.Errorf("schema by Print differs from that by Apply (-apply +print):\n%s", diff)
+			}
+			if got := w.text(t, "SELECT plugin FROM pg_replication_slots WHERE slot_name = $1", w.name); got != "pgoutput" {
+				t.Errorf("plugin = %s, want pgoutput", got)
+			}
+			if got := w.mustApply(t, w.config()); len(got) != 3 || !strings.HasPrefix(got[0], "found") {
+				t.Errorf("Apply() after Print reported %q, want only found", got)
+			}
+		})
+	}
 }
 
 func TestAHalfMadeStateIsCompleted(t *testing.T) {

@@ -10,30 +10,34 @@ import (
 
 func TestA30OddNamesWork(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w world) {
-		for i, cfg := range []migrations.Config{
-			{Schema: "My Schema", Publication: `My"Pub'1`, Tables: []migrations.Table{{Schema: "My Schema", Name: "Out.Box"}, {Schema: "My Schema", Name: "outbox"}}},
-			{Schema: `a.b"c'd`, Publication: strings.Repeat("p", 63)},
-			{Schema: "ключ{schema}", Publication: "SELECT"},
-			{Schema: strings.Repeat("s", 63), Publication: "public"},
-		} {
-			cfg.Slot = w.name + string(rune('a'+i))
-			if i == 0 {
-				w.exec(t, `CREATE SCHEMA "My Schema"`, `CREATE TABLE "My Schema"."Out.Box" ("Topic" text, "select" text, "ключ" text)`)
+	for name, start := range servers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := start(t)
+			for i, cfg := range []migrations.Config{
+				{Schema: "My Schema", Publication: `My"Pub'1`, Tables: []migrations.Table{{Schema: "My Schema", Name: "Out.Box"}, {Schema: "My Schema", Name: "outbox"}}},
+				{Schema: `a.b"c'd`, Publication: strings.Repeat("p", 63)},
+				{Schema: "ключ{schema}", Publication: "SELECT"},
+				{Schema: strings.Repeat("s", 63), Publication: "public"},
+			} {
+				cfg.Slot = w.name + string(rune('a'+i))
+				if i == 0 {
+					w.exec(t, `CREATE SCHEMA "My Schema"`, `CREATE TABLE "My Schema"."Out.Box" ("Topic" text, "select" text, "ключ" text)`)
+				}
+				for range 2 {
+					w.mustApply(t, cfg)
+				}
+				var sql bytes.Buffer
+				if err := migrations.Print(&sql, cfg); err != nil {
+					t.Fatal(err)
+				}
+				w.exec(t, sql.String())
+				if got := w.text(t, "SELECT count(*)::text FROM pg_publication_tables WHERE pubname = $1", cfg.Publication); i == 0 && got != "2" || i > 0 && got != "1" {
+					t.Errorf("publication %q covers %s tables", cfg.Publication, got)
+				}
 			}
-			for range 2 {
-				w.mustApply(t, cfg)
-			}
-			var sql bytes.Buffer
-			if err := migrations.Print(&sql, cfg); err != nil {
-				t.Fatal(err)
-			}
-			w.exec(t, sql.String())
-			if got := w.text(t, "SELECT count(*)::text FROM pg_publication_tables WHERE pubname = $1", cfg.Publication); i == 0 && got != "2" || i > 0 && got != "1" {
-				t.Errorf("publication %q covers %s tables", cfg.Publication, got)
-			}
-		}
-	})
+		})
+	}
 }
 
 func TestA30AMisspeltTableIsReportedWithTheNearest(t *testing.T) {

@@ -43,46 +43,70 @@ func TestA32AWrongWALLevelIsNamedBeforeAnythingIsDone(t *testing.T) {
 // from there to the end.
 func TestA33ARoleWithFewRightsIsToldTheStatementsOneByOne(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w world) {
-		role := "relay_" + w.name
-		w.exec(t, "CREATE ROLE "+role+" LOGIN")
-		t.Cleanup(func() {
-			_, _ = w.conn.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role)
-		})
-		var objects []string
-		for range 5 {
-			_, err := w.apply(t, w.as(t, role), w.config())
-			if err == nil {
-				break
+	for name, start := range servers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := start(t)
+			role := "relay_" + w.name
+			w.exec(t, "CREATE ROLE "+role+" LOGIN")
+			t.Cleanup(func() {
+				_, _ = w.conn.Exec(context.Background(), "DROP OWNED BY "+role+" CASCADE; DROP ROLE "+role)
+			})
+			var objects []string
+			for range 5 {
+				_, err := w.apply(t, w.as(t, role), w.config())
+				if err == nil {
+					break
+				}
+				p := prereq(t, err)
+				objects = append(objects, strings.Fields(p.Object)[0])
+				w.exec(t, p.Fix)
 			}
-			p := prereq(t, err)
-			objects = append(objects, strings.Fields(p.Object)[0])
-			w.exec(t, p.Fix)
-		}
-		if got, want := strings.Join(objects, " "), "schema publication slot"; got != want {
-			t.Errorf("refused objects = %q, want %q", got, want)
-		}
-		// The fix of the slot made it already or let the role make it.
-		if _, err := w.apply(t, w.as(t, role), w.config()); err != nil {
-			t.Errorf("Apply() after all fixes = %v, want nil", err)
-		}
-	})
+			if got, want := strings.Join(objects, " "), "schema publication slot"; got != want {
+				t.Errorf("refused objects = %q, want %q", got, want)
+			}
+			// The fix of the slot made it already or let the role make it.
+			if _, err := w.apply(t, w.as(t, role), w.config()); err != nil {
+				t.Errorf("Apply() after all fixes = %v, want nil", err)
+			}
+		})
+	}
 }
 
 func TestA33ARoleThatDoesNotOwnTheSchemaIsToldTheGrants(t *testing.T) {
 	t.Parallel()
 	w := newWorld(t)
-	w.mustApply(t, w.config())
-	role := "stranger_" + w.name
-	w.exec(t, "CREATE ROLE "+role+" LOGIN", "DROP INDEX walrelay.job_open")
-	t.Cleanup(func() { _, _ = w.conn.Exec(context.Background(), "DROP OWNED BY "+role+"; DROP ROLE "+role) })
+	owner, role := "owner_"+w.name, "stranger_"+w.name
+	w.exec(t, "CREATE ROLE "+owner+" LOGIN REPLICATION", "CREATE ROLE "+role+" LOGIN", "GRANT CREATE ON DATABASE "+w.name+" TO "+owner)
+	t.Cleanup(func() {
+		_, _ = w.conn.Exec(context.Background(), "DROP OWNED BY "+role+", "+owner+" CASCADE; DROP ROLE "+role+", "+owner)
+	})
+	if _, err := w.apply(t, w.as(t, owner), w.config()); err != nil {
+		t.Fatalf("Apply() as the owner = %v, want nil", err)
+	}
+	w.exec(t, "DROP INDEX walrelay.job_open")
 	_, err := w.apply(t, w.as(t, role), w.config())
 	p := prereq(t, err)
-	contains(t, "Fix", p.Fix, `GRANT USAGE, CREATE ON SCHEMA "walrelay" TO "`+role+`"`, `GRANT "postgres" TO "`+role+`"`)
+	contains(t, "Fix", p.Fix, `GRANT USAGE, CREATE ON SCHEMA "walrelay" TO "`+role+`"`, `GRANT "`+owner+`" TO "`+role+`"`)
 	w.exec(t, p.Fix)
 	if _, err := w.apply(t, w.as(t, role), w.config()); err != nil {
 		t.Errorf("Apply() after the fix = %v, want nil", err)
 	}
+}
+
+func TestNobodyIsToldToGrantASuperuser(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.mustApply(t, w.config())
+	role := "nobody_" + w.name
+	w.exec(t, "CREATE ROLE "+role+" LOGIN")
+	t.Cleanup(func() { _, _ = w.conn.Exec(context.Background(), "DROP ROLE "+role) })
+	_, err := w.apply(t, w.as(t, role), w.config())
+	p := prereq(t, err)
+	if strings.Contains(p.Fix, `GRANT "postgres"`) {
+		t.Errorf("Fix = %q, want none that grants a superuser", p.Fix)
+	}
+	contains(t, "Fix", p.Fix, `as role "postgres"`)
 }
 
 func TestA33APublicationOfSomebodyElse(t *testing.T) {
@@ -161,56 +185,60 @@ func TestA29ASlotOlderThanThePublicationIsSaid(t *testing.T) {
 
 func TestA34WhoHoldsUpTheSlotIsNamedAndNothingIsLeft(t *testing.T) {
 	t.Parallel()
-	each(t, func(t *testing.T, w world) {
-		w.mustApply(t, migrations.Config{SchemaOnly: true})
-		blocker := connect(t, w.url)
-		tx, err := blocker.Begin(t.Context())
-		if err != nil {
-			t.Fatal(err)
-		}
-		if _, err := tx.Exec(t.Context(), "SELECT walrelay.append('order', '1', 'order.placed', '{}')"); err != nil {
-			t.Fatal(err)
-		}
-		conn, err := pgx.ParseConfig(w.url)
-		if err != nil {
-			t.Fatal(err)
-		}
-
-		// Interrupted as soon as the wait is reported.
-		ctx, cancel := context.WithCancel(t.Context())
-		var waiting string
-		err = migrations.Apply(ctx, conn, w.config(), func(s migrations.Step) {
-			if s.Did == migrations.Waiting {
-				waiting = s.Detail
-				cancel()
+	for name, start := range servers() {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := start(t)
+			w.mustApply(t, migrations.Config{SchemaOnly: true})
+			blocker := connect(t, w.url)
+			tx, err := blocker.Begin(t.Context())
+			if err != nil {
+				t.Fatal(err)
 			}
-		})
-		if !errors.Is(err, context.Canceled) {
-			t.Errorf("interrupted Apply() = %v, want context.Canceled", err)
-		}
-		contains(t, "Detail", waiting, "idle in transaction", "pid "+w.text(t, "SELECT $1::int::text", blocker.PgConn().PID()))
-		noSlot(t, w)
+			if _, err := tx.Exec(t.Context(), "SELECT walrelay.append('order', '1', 'order.placed', '{}')"); err != nil {
+				t.Fatal(err)
+			}
+			conn, err := pgx.ParseConfig(w.url)
+			if err != nil {
+				t.Fatal(err)
+			}
 
-		// Bounded by the server.
-		cfg := w.config()
-		cfg.SlotTimeout = 300 * time.Millisecond
-		if err = migrations.Apply(t.Context(), conn, cfg, nil); err == nil || !strings.Contains(err.Error(), "300ms") {
-			t.Errorf("Apply() with a bound = %v, want an error that names it", err)
-		}
-		noSlot(t, w)
-
-		// Goes on when the transaction ends.
-		err = migrations.Apply(t.Context(), conn, w.config(), func(s migrations.Step) {
-			if s.Did == migrations.Waiting {
-				if err := tx.Rollback(t.Context()); err != nil {
-					t.Error(err)
+			// Interrupted as soon as the wait is reported.
+			ctx, cancel := context.WithCancel(t.Context())
+			var waiting string
+			err = migrations.Apply(ctx, conn, w.config(), func(s migrations.Step) {
+				if s.Did == migrations.Waiting {
+					waiting = s.Detail
+					cancel()
 				}
+			})
+			if !errors.Is(err, context.Canceled) {
+				t.Errorf("interrupted Apply() = %v, want context.Canceled", err)
+			}
+			contains(t, "Detail", waiting, "idle in transaction", "pid "+w.text(t, "SELECT $1::int::text", blocker.PgConn().PID()))
+			noSlot(t, w)
+
+			// Bounded by the server.
+			cfg := w.config()
+			cfg.SlotTimeout = 300 * time.Millisecond
+			if err = migrations.Apply(t.Context(), conn, cfg, nil); err == nil || !strings.Contains(err.Error(), "300ms") {
+				t.Errorf("Apply() with a bound = %v, want an error that names it", err)
+			}
+			noSlot(t, w)
+
+			// Goes on when the transaction ends.
+			err = migrations.Apply(t.Context(), conn, w.config(), func(s migrations.Step) {
+				if s.Did == migrations.Waiting {
+					if err := tx.Rollback(t.Context()); err != nil {
+						t.Error(err)
+					}
+				}
+			})
+			if err != nil {
+				t.Errorf("Apply() = %v, want nil once the transaction has ended", err)
 			}
 		})
-		if err != nil {
-			t.Errorf("Apply() = %v, want nil once the transaction has ended", err)
-		}
-	})
+	}
 }
 
 func noSlot(t *testing.T, w world) {

@@ -182,20 +182,25 @@ func (a *applier) schemaRefused(ctx context.Context, s set, cause error) error {
 	if sqlState(cause) != insufficientPrivilege {
 		return refused(cause, object, a.user, "")
 	}
-	var usage, create bool
+	var usage, create, super bool
 	var owner string
 	err := a.conn.QueryRow(ctx, `SELECT has_schema_privilege($1::regnamespace, 'USAGE'), has_schema_privilege($1::regnamespace, 'CREATE'),
-		coalesce((SELECT pg_get_userbyid(relowner) FROM pg_class WHERE relnamespace = $1::regnamespace AND relname = $2), '')`,
-		quote(a.cfg.Schema), s.version).Scan(&usage, &create, &owner)
+		coalesce(rolname::text, ''), coalesce(rolsuper, false)
+		FROM (SELECT) one LEFT JOIN (pg_class JOIN pg_roles ON pg_roles.oid = relowner) ON relnamespace = $1::regnamespace AND relname = $2`,
+		quote(a.cfg.Schema), s.version).Scan(&usage, &create, &owner, &super)
 	if err != nil {
 		return errors.Join(cause, fmt.Errorf("ask for the rights on schema %q: %w", a.cfg.Schema, err))
 	}
 	var fix []string
-	if !usage || !create {
-		fix = append(fix, "GRANT USAGE, CREATE ON SCHEMA "+quote(a.cfg.Schema)+" TO "+quote(a.user)+";")
-	}
-	if owner != "" && owner != a.user {
-		fix = append(fix, "GRANT "+quote(owner)+" TO "+quote(a.user)+"; -- the owner of our tables; or migrate as that role")
+	if super {
+		fix = append(fix, "-- walrelay migrate as role "+quote(owner)+", a superuser, who owns our tables")
+	} else {
+		if !usage || !create {
+			fix = append(fix, "GRANT USAGE, CREATE ON SCHEMA "+quote(a.cfg.Schema)+" TO "+quote(a.user)+";")
+		}
+		if owner != "" && owner != a.user {
+			fix = append(fix, "GRANT "+quote(owner)+" TO "+quote(a.user)+"; -- the owner of our tables; or migrate as that role")
+		}
 	}
 	return refused(cause, object, a.user, strings.Join(fix, "\n"))
 }

@@ -116,15 +116,15 @@ func (w world) catalogue(t *testing.T) string {
 		UNION ALL SELECT format('version %s', version) FROM walrelay.migration) l`)
 }
 
-// each runs a test on an old and a new server.
-func each(t *testing.T, f func(t *testing.T, w world)) {
-	t.Helper()
-	t.Run("oldest", func(t *testing.T) { t.Parallel(); f(t, newWorld(t)) })
-	t.Run("newest", func(t *testing.T) {
-		t.Parallel()
-		w := worldAt(t, envtest.Postgres(t, testenv.PGConfig{Version: 18}).URL("postgres"))
-		f(t, w)
-	})
+// servers start what a test runs on: an old and a new server.
+func servers() map[string]func(*testing.T) world {
+	return map[string]func(*testing.T) world{
+		"oldest": newWorld,
+		"newest": func(t *testing.T) world {
+			t.Helper()
+			return worldAt(t, envtest.Postgres(t, testenv.PGConfig{Version: 18}).URL("postgres"))
+		},
+	}
 }
 
 func contains(t *testing.T, what, got string, wants ...string) {

@@ -23,7 +23,7 @@ func TestA26HeadersOfARowComeBackToTheLetter(t *testing.T) {
 		[]byte(`{"a": "\u0000"}`), []byte(`{"a": "\ud800"}`), []byte(`{"a": 1e999999}`), []byte(`{"a": "` + "\U0001F600" + `"}`),
 		[]byte(strings.Repeat(`{"a":`, 20_000) + `1` + strings.Repeat(`}`, 20_000)),
 	} {
-		l := letter(uint64(i)) //nolint:gosec // an index of a list
+		l := letter(uint64(i))
 		l.RowHeaders = headers
 		if ok, err := deadletter.Record(t.Context(), conn, "walrelay", l, open); err != nil || !ok {
 			t.Errorf("Record() with headers %.60q = %v, %v, want true", headers, ok, err)

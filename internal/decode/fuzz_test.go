@@ -4,6 +4,8 @@ import (
 	"bytes"
 	"encoding/binary"
 	"errors"
+	"fmt"
+	"reflect"
 	"testing"
 	"unsafe"
 
@@ -11,6 +13,8 @@ import (
 
 	"github.com/walrelay/walrelay/internal/decode"
 )
+
+const maxSeedBytes = 4096
 
 // FuzzDecode reads its input as messages of one connection, each behind its
 // length, since what a row means depends on the relations before it.
@@ -20,6 +24,10 @@ func FuzzDecode(f *testing.F) {
 			var all []byte
 			for _, st := range readFixture(f, fixturePath(version, s.name)).steps {
 				for _, m := range st.messages {
+					// Hundreds of equal rows would only slow the mutations down.
+					if len(all)+len(m) > maxSeedBytes {
+						continue
+					}
 					all = binary.BigEndian.AppendUint16(all, uint16(len(m)))
 					all = append(all, m...)
 				}
@@ -45,11 +53,11 @@ func FuzzDecode(f *testing.F) {
 			if gotErr != nil && (!errors.As(gotErr, &de) || de.At > n || gotErr.Error() == "") {
 				t.Fatalf("Decode(%x) = %#v, want a *decode.Error within the message", message, gotErr)
 			}
-			if diff := cmp.Diff(wantErr, gotErr); diff != "" {
-				t.Fatalf("error of Decode(%x) depends on the bytes behind it:\n%s", message, diff)
+			if fmt.Sprint(gotErr) != fmt.Sprint(wantErr) {
+				t.Fatalf("Decode(%x) = %v with bytes behind it, %v without", message, gotErr, wantErr)
 			}
-			if diff := cmp.Diff(want, got); diff != "" {
-				t.Fatalf("Decode(%x) depends on the bytes behind it:\n%s", message, diff)
+			if !reflect.DeepEqual(got, want) {
+				t.Fatalf("Decode(%x) depends on the bytes behind it (-without +with):\n%s", message, cmp.Diff(want, got))
 			}
 			for _, v := range got.Tuple {
 				checkWithin(t, loose[:n], v.Data)

@@ -244,7 +244,6 @@ func (a account) runAs(cmd *exec.Cmd) {
 	if !a.change {
 		return
 	}
-	//nolint:gosec // ids of the user list fit
 	attributes(cmd).Credential = &syscall.Credential{Uid: uint32(a.uid), Gid: uint32(a.gid)}
 }
 

@@ -9,6 +9,7 @@ import (
 	"os"
 	"os/exec"
 	"os/signal"
+	"slices"
 	"sync"
 	"syscall"
 	"time"
@@ -105,7 +106,7 @@ func reap(claims io.Reader) error {
 	// The servers of a cluster are asked, since a killed postmaster leaves
 	// shared memory behind; the rest is not. All are signalled first.
 	for _, p := range victims {
-		if !contains(gentle, p) {
+		if !slices.Contains(gentle, p) {
 			p.signal(syscall.SIGKILL)
 		}
 	}
@@ -128,13 +129,4 @@ func reap(claims io.Reader) error {
 		}
 	}
 	return errors.Join(errs...)
-}
-
-func contains(list []processID, p processID) bool {
-	for _, q := range list {
-		if q == p {
-			return true
-		}
-	}
-	return false
 }

@@ -2,6 +2,7 @@ package witness_test
 
 import (
 	"context"
+	"maps"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -34,9 +35,7 @@ func connect(t *testing.T, url string) *pgx.Conn {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range witness.PinSettings() {
-		cfg.RuntimeParams[name] = value
-	}
+	maps.Copy(cfg.RuntimeParams, witness.PinSettings())
 	conn, err := pgx.ConnectConfig(t.Context(), cfg)
 	if err != nil {
 		t.Fatal(err)

@@ -2,6 +2,7 @@ package witness_test
 
 import (
 	"context"
+	"maps"
 	"testing"
 
 	"github.com/jackc/pgx/v5"
@@ -50,9 +51,7 @@ func TestA24PinnedSettingsBeatThoseOfRoleDatabaseAndServer(t *testing.T) {
 					cfg.RuntimeParams["replication"] = mode
 					cfg.DefaultQueryExecMode = pgx.QueryExecModeSimpleProtocol
 				}
-				for name, value := range witness.PinSettings() {
-					cfg.RuntimeParams[name] = value
-				}
+				maps.Copy(cfg.RuntimeParams, witness.PinSettings())
 				conn, err := pgx.ConnectConfig(t.Context(), cfg)
 				if err != nil {
 					t.Fatalf("connect to %s, replication %q: %v", database, mode, err)

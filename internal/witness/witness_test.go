@@ -162,7 +162,7 @@ func waitsForLock(t *testing.T, watcher *pgx.Conn, pid uint32) {
 	t.Helper()
 	envtest.Eventually(t, 20*time.Second, func() error {
 		var waits bool
-		err := watcher.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')`, int32(pid)).Scan(&waits) //nolint:gosec // a process id
+		err := watcher.QueryRow(t.Context(), `SELECT EXISTS (SELECT FROM pg_stat_activity WHERE pid = $1 AND wait_event_type = 'Lock')`, int32(pid)).Scan(&waits)
 		if err == nil && !waits {
 			err = errors.New("the other session does not wait for the lock")
 		}

@@ -16,21 +16,21 @@ import (
 // tests of this process share, as superuser postgres. When the test ends the
 // database is dropped, with its slots and whoever still uses them. Names of
 // slots and roles are the cluster's: derive them from the database's.
-func SharedPostgres(t testing.TB) (url string) {
-	t.Helper()
-	p, name, err := nextDatabase(t.Context())
+func SharedPostgres(tb testing.TB) (url string) {
+	tb.Helper()
+	p, name, err := nextDatabase(tb.Context())
 	if err != nil {
-		t.Fatalf("get a database: %v", err)
+		tb.Fatalf("get a database: %v", err)
 	}
-	if err := p.CreateDatabase(t.Context(), name); err != nil {
-		t.Fatalf("get a database: %v", err)
+	if err := p.CreateDatabase(tb.Context(), name); err != nil {
+		tb.Fatalf("get a database: %v", err)
 	}
-	t.Cleanup(func() {
+	tb.Cleanup(func() {
 		// The test's own context has ended.
 		ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
 		defer cancel()
 		if err := dropDatabase(ctx, p.URL("postgres"), name); err != nil {
-			t.Errorf("drop database %q: %v", name, err)
+			tb.Errorf("drop database %q: %v", name, err)
 		}
 	})
 	return p.URL(name)

@@ -9,10 +9,10 @@ import (
 
 // Eventually calls check every few milliseconds until it returns nil. When that
 // does not come within the deadline the test fails with check's last error.
-func Eventually(t testing.TB, deadline time.Duration, check func() error) {
-	t.Helper()
+func Eventually(tb testing.TB, deadline time.Duration, check func() error) {
+	tb.Helper()
 	// Cleanup functions wait for things too, when the test's context has ended.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(t.Context()), deadline)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(tb.Context()), deadline)
 	defer cancel()
 	var last error
 	err := until(ctx, func() error {
@@ -20,7 +20,7 @@ func Eventually(t testing.TB, deadline time.Duration, check func() error) {
 		return last
 	})
 	if err != nil {
-		t.Fatalf("not within %s: %v", deadline, last)
+		tb.Fatalf("not within %s: %v", deadline, last)
 	}
 }
 

@@ -56,11 +56,11 @@ func sharedEnv() (*testenv.Env, error) {
 
 // SharedDir is a folder that all tests of this process share, for what one of
 // them builds and all use. It is removed after the last test.
-func SharedDir(t testing.TB) string {
-	t.Helper()
+func SharedDir(tb testing.TB) string {
+	tb.Helper()
 	env, err := sharedEnv()
 	if err != nil {
-		t.Fatalf("make an environment: %v", err)
+		tb.Fatalf("make an environment: %v", err)
 	}
 	return env.Dir()
 }
