@@ -52,7 +52,7 @@ lint: ## Run the analysers
 	@unformatted="$$($(TOOL) gofumpt -extra -l .)"; if [ -n "$$unformatted" ]; then \
 		echo "not formatted, run make format:" >&2; echo "$$unformatted" >&2; exit 1; \
 	fi
-	$(TOOL) golangci-lint run ./...
+	$(TOOL) golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: format
 format: ## Format the code

@@ -48,12 +48,33 @@ type Status struct {
 // the slot is released.
 func (s *Status) NotReady() string {
 	if s.State != StateRelaying {
-		return reasoned(string(s.State), s.Reason)
+		why := reasoned(string(s.State), s.Reason)
+		if obstacle := s.obstacle(); obstacle != "" {
+			why += "; " + obstacle
+		}
+		return why
 	}
 	for i := range s.Streams {
 		if st := &s.Streams[i]; !st.Flowing {
 			return fmt.Sprintf("stream %q: %s", st.Name, reasoned(st.State, st.Reason))
 		}
+	}
+	return ""
+}
+
+// obstacle is what NATS has to do with it: a relay that waits for the end of its
+// streams does not know why it has to.
+func (s *Status) obstacle() string {
+	if s.State != StateWaiting {
+		return ""
+	}
+	for i := range s.Streams {
+		if st := &s.Streams[i]; st.Reason != "" {
+			return fmt.Sprintf("stream %q: %s", st.Name, st.Reason)
+		}
+	}
+	if !s.NATS.Connected {
+		return reasoned("no connection to NATS", s.NATS.LastError)
 	}
 	return ""
 }
@@ -282,9 +303,16 @@ func (s *session) streamStatus(retries *Retries) []StreamStatus {
 func (c *counters) leftBy(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if list := s.streamStatus(&c.retries); len(list) > 0 {
-		c.streams = list
+	list := s.streamStatus(&c.retries)
+	if len(list) == 0 {
+		return
 	}
+	for i := range list {
+		st := &list[i]
+		st.State, st.Flowing, st.MarkMet, st.Reason = publish.StateStopped.String(), false, false, ""
+		st.InFlight, st.Queued, st.Bytes, st.UnacknowledgedSince = 0, 0, 0, time.Time{}
+	}
+	c.streams = list
 }
 
 // countLetters asks for the open dead letters. Not to know them does no harm:

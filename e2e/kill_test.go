@@ -70,6 +70,7 @@ func TestARelayKilledBetweenARefusalAndItsDeadLetterRecordsItBeforeWhatIsBehind(
 	t.Parallel()
 	for _, unlockFirst := range []bool{true, false} {
 		t.Run(fmt.Sprintf("unlocked before the restart=%t", unlockFirst), func(t *testing.T) {
+			t.Parallel()
 			w := fixture.New(t, fixture.Config{})
 			w.Exec("INSERT INTO e2e.aggregate VALUES ('a1')")
 			w.Exec("SELECT e2e.place(gen_random_uuid(), 'a1', 'placed', '')")

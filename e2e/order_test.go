@@ -51,7 +51,7 @@ func TestA07ManySessionsComeInCommitOrderOverRestarts(t *testing.T) {
 	for i := range 4 {
 		relay := w.Start()
 		relay.Await("relaying", fixture.Patience) // before, a signal ends it at once
-		w.AwaitRecorded(uint64(200 * (i + 1)))    //nolint:gosec // a count
+		w.AwaitRecorded(uint64(200 * (i + 1)))
 		relay.Stop(fixture.Patience)
 	}
 	relay := w.Start()

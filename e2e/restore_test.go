@@ -19,6 +19,7 @@ func TestARelayOnARestoredDatabaseHaltsAndDeliversNothing(t *testing.T) {
 		"the copy's log has grown beyond it":                 {400},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cluster := envtest.Postgres(t, testenv.PGConfig{})
 			w := fixture.New(t, fixture.Config{Postgres: cluster})
 			relay := w.Start()

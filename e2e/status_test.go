@@ -151,7 +151,7 @@ func metric(t *testing.T, addr, name string) string {
 	return ""
 }
 
-// I10, I6
+// I6, I10.
 func TestA15ARelayIsReadyOnlyWhileItDelivers(t *testing.T) {
 	t.Parallel()
 	broker := envtest.NATS(t, testenv.NATSConfig{})
@@ -225,7 +225,7 @@ func TestA15ARelayIsReadyOnlyWhileItDelivers(t *testing.T) {
 	}
 }
 
-// I10
+// I10.
 func TestStatusFallsBackToPostgreSQLAndSaysSo(t *testing.T) {
 	t.Parallel()
 	w := fixture.New(t, fixture.Config{Flags: []string{"--admin", "off"}})
@@ -345,7 +345,9 @@ func writeSecret(t *testing.T, path, text string) {
 	}
 }
 
-// I10
+// I10.
+//
+//nolint:tparallel // the subtests take turns with one slot
 func TestA36PasswordsOfAnyCharactersWorkInEveryFormAndAreShownNowhere(t *testing.T) {
 	t.Parallel()
 	cluster := envtest.Postgres(t, testenv.PGConfig{HBA: []string{"host all relay 127.0.0.1/32 scram-sha-256"}})

@@ -244,13 +244,12 @@ func ownClass(ctx context.Context, err error) class {
 	if errors.Is(err, errFenced) || errors.Is(err, errOtherServer) {
 		return classTrouble
 	}
-	switch class := classify(ctx, err); class {
-	case classHandler, classPermanent:
-		if lockWait(err) {
-			return classConflict
-		}
-		return classTrouble
-	default:
+	class := classify(ctx, err)
+	if class != classHandler && class != classPermanent {
 		return class
 	}
+	if lockWait(err) {
+		return classConflict
+	}
+	return classTrouble
 }

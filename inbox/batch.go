@@ -153,9 +153,9 @@ func (c *Consumer) under(ctx context.Context, u unit, e *entry, f *fence) (resul
 	if _, err := u.exec(ctx, `SAVEPOINT walrelay_event`); err != nil {
 		return result{}, err
 	}
-	h, err := c.handler(e.Message)
-	if err != nil {
-		return result{err: err, class: classPermanent, unread: true}, nil
+	h, unknown := c.handler(e.Message)
+	if unknown != nil {
+		return result{}, unknown // doAll sees to it that there is one
 	}
 	fresh, err := c.receive(ctx, u, e, f)
 	if err != nil {

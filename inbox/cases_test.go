@@ -15,7 +15,7 @@ import (
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
-// I9
+// I9.
 func TestA64OneEventDeliveredTwentyTimesAtOnceIsOneEffect(t *testing.T) {
 	bothDrivers(t, func(t *testing.T, driver string) {
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
@@ -60,7 +60,7 @@ func TestA64OneEventDeliveredTwentyTimesAtOnceIsOneEffect(t *testing.T) {
 	})
 }
 
-// I9
+// I9.
 func TestA65AHandlerThatTakesLongerThanTheAckWaitRunsOnce(t *testing.T) {
 	w := newWorld(t)
 	var calls atomic.Int64
@@ -82,7 +82,7 @@ func TestA65AHandlerThatTakesLongerThanTheAckWaitRunsOnce(t *testing.T) {
 	}
 }
 
-// I9
+// I9.
 func TestA67ADatabaseThatIsAwayBurnsNoAttempts(t *testing.T) {
 	bothDrivers(t, func(t *testing.T, driver string) {
 		for _, order := range []inbox.Order{inbox.Unordered, inbox.PerAggregate} {
@@ -145,7 +145,7 @@ func TestA68ReceiptsAreDeletedOnlyWhenTheyAreOld(t *testing.T) {
 	}
 }
 
-// I9
+// I9.
 func TestA71TwoConsumersOfOneDatabaseEachApplyAnEvent(t *testing.T) {
 	w := newWorld(t)
 	var got atomic.Int64
@@ -164,7 +164,7 @@ func TestA71TwoConsumersOfOneDatabaseEachApplyAnEvent(t *testing.T) {
 	}
 }
 
-// I9
+// I9.
 func TestA70ACommitWhoseAnswerIsLostIsSettledByTheReceipt(t *testing.T) {
 	bothDrivers(t, func(t *testing.T, driver string) {
 		url := envtest.SharedPostgres(t)

@@ -27,6 +27,7 @@ type Consumer struct {
 	tele    *telemetry
 	count   counts
 	trouble *trouble
+	fetches *trouble
 	checks  *trouble
 	// alone is held for reading by what runs, and for writing by an event
 	// that may kill its process.
@@ -95,6 +96,7 @@ func newConsumer(cfg Config, db database) (*Consumer, error) {
 		handlers: map[string]Handler{}, unknown: map[string]bool{},
 	}
 	c.trouble = &trouble{log: c.log, what: slog.String("what", "apply events")}
+	c.fetches = &trouble{log: c.log, what: slog.String("what", "fetch messages")}
 	c.checks = &trouble{log: c.log, what: slog.String("what", "compare messages with receipts")}
 	ctx, cancel := context.WithTimeout(context.Background(), newTimeout)
 	defer cancel()

@@ -173,8 +173,7 @@ func lost(err error) bool {
 	if errors.Is(err, pgx.ErrTxCommitRollback) {
 		return false
 	}
-	var pgErr *pgconn.PgError
-	if errors.As(err, &pgErr) {
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok {
 		return troubled(pgErr.Code)
 	}
 	if errors.Is(err, sql.ErrTxDone) || errors.Is(err, pgx.ErrTxClosed) {

@@ -18,7 +18,7 @@ import (
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
-// I9
+// I9.
 func TestAnEventIsAppliedOnceHoweverOftenItIsStored(t *testing.T) {
 	bothDrivers(t, func(t *testing.T, driver string) {
 		w := newWorld(t)

@@ -75,16 +75,16 @@ func aggregateKey(m *Message) string {
 	return "sha256:" + hex.EncodeToString(sum[:])
 }
 
-// add takes a message in. It says false where the message is here already: then
-// the new delivery is noted, to be acknowledged in its turn.
-func (l *lanes) add(e *entry, key string) bool {
+// add takes a message in. Of one that is here already the new delivery is
+// noted, to be acknowledged in its turn.
+func (l *lanes) add(e *entry, key string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if known := l.bySeq[e.seq]; known != nil {
 		if e.msg != nil {
 			known.msg = e.msg
 		}
-		return false
+		return
 	}
 	l.bySeq[e.seq] = e
 	ln := l.lane(key)
@@ -105,7 +105,6 @@ func (l *lanes) add(e *entry, key string) bool {
 		l.active++
 	}
 	l.offer(ln)
-	return true
 }
 
 // lane gives the lane of a key, made if need be.

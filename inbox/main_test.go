@@ -5,6 +5,7 @@ import (
 	"database/sql"
 	"fmt"
 	"log/slog"
+	"maps"
 	"net/url"
 	"strconv"
 	"testing"
@@ -139,9 +140,7 @@ func event(id, aggregate string, n int) *nats.Msg {
 // does.
 func again(m *nats.Msg) *nats.Msg {
 	c := nats.NewMsg(m.Subject)
-	for k, v := range m.Header {
-		c.Header[k] = v
-	}
+	maps.Copy(c.Header, m.Header)
 	c.Header[envelope.HeaderEventID] = m.Header[envelope.HeaderMsgID]
 	c.Header[envelope.HeaderMsgID] = []string{uuid.NewString()}
 	c.Data = m.Data

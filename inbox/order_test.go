@@ -210,7 +210,7 @@ func TestASecondProcessWaitsAndTakesOver(t *testing.T) {
 	w.ordered(1, 3)
 }
 
-// I9
+// I9.
 func TestAConsumerWhoseSessionWasTakenCommitsNothing(t *testing.T) {
 	w := newWorld(t)
 	var once atomic.Bool
@@ -266,7 +266,7 @@ func TestOneEventOfABatchFailsAlone(t *testing.T) {
 	})
 }
 
-// I9
+// I9.
 func TestCommitsThatTheDatabaseHasForgottenAreMadeAgain(t *testing.T) {
 	for _, order := range []inbox.Order{inbox.Unordered, inbox.PerAggregate} {
 		t.Run(fmt.Sprint("order ", order), func(t *testing.T) {

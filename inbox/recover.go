@@ -83,7 +83,7 @@ func (s *session) readConsumer(ctx context.Context, from, to uint64, take func(*
 	}()
 	pending := reader.CachedInfo().NumPending
 	for pending > 0 {
-		entries, err := s.readSome(ctx, reader, int(min(pending, recoverBatch))) //nolint:gosec // at most recoverBatch
+		entries, err := s.readSome(ctx, reader, int(min(pending, recoverBatch)))
 		if err != nil {
 			return err
 		}

@@ -168,7 +168,7 @@ func (s *session) deadLetter(ctx context.Context, u unit, id int64) (*entry, str
 	if err != nil {
 		return nil, "", fmt.Errorf("dead letter %d: %w", id, err)
 	}
-	seq := uint64(max(sequence, 0)) //nolint:gosec // never negative
+	seq := uint64(max(sequence, 0))
 	if payload == nil && size > 0 {
 		raw, err := s.stream.GetMsg(ctx, seq)
 		if err != nil {

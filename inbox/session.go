@@ -125,11 +125,13 @@ var errDrain = errors.New("the drain timeout is over")
 
 // errUnless gives err, unless it is only that ctx has ended.
 func errUnless(ctx context.Context, err error) error {
-	if ctx.Err() != nil {
+	if ended(ctx) {
 		return nil
 	}
 	return err
 }
+
+func ended(ctx context.Context) bool { return ctx.Err() != nil }
 
 // stopping waits, and says whether the consumer stops instead.
 func (s *session) stopping(d time.Duration) bool { return pause(s.stop, d) != nil }
@@ -175,11 +177,12 @@ func (s *session) fetch(ctx context.Context) error {
 		if got > 0 || err == nil {
 			n = 0
 		}
-		if err == nil {
-			continue
-		}
-		if ctx.Err() != nil {
+		switch {
+		case ended(ctx):
 			return nil
+		case err == nil:
+			s.c.fetches.over(ctx)
+			continue
 		}
 		if accepting, ok := errors.AsType[*acceptError](err); ok {
 			return accepting.error
@@ -187,15 +190,11 @@ func (s *session) fetch(ctx context.Context) error {
 		if errors.Is(err, jetstream.ErrConsumerDeleted) || errors.Is(err, jetstream.ErrConsumerNotFound) {
 			return fmt.Errorf("JetStream consumer %q is gone: %w", s.c.cfg.durable(), err)
 		}
-		s.c.trouble.is(ctx, fmt.Errorf("fetch from stream %q: %w", s.c.cfg.Stream, err))
-		if _, infoErr := s.source.Info(ctx); errors.Is(infoErr, jetstream.ErrConsumerNotFound) || errors.Is(infoErr, jetstream.ErrStreamNotFound) {
-			return fmt.Errorf("JetStream consumer %q: %w", s.c.cfg.durable(), infoErr)
-		} else if infoErr == nil {
-			s.c.trouble.over(ctx)
+		s.c.fetches.is(ctx, fmt.Errorf("fetch from stream %q: %w", s.c.cfg.Stream, err))
+		if _, err := s.source.Info(ctx); errors.Is(err, jetstream.ErrConsumerNotFound) || errors.Is(err, jetstream.ErrStreamNotFound) {
+			return fmt.Errorf("JetStream consumer %q: %w", s.c.cfg.durable(), err)
 		}
-		if pause(ctx, troubleDelay(n)) != nil {
-			return nil
-		}
+		_ = pause(ctx, troubleDelay(n)) // the loop looks at ctx
 		n++
 	}
 	return nil

@@ -154,7 +154,7 @@ func (s *session) readState(ctx context.Context) (st state, err error) {
 		return st, &settingsError{fmt.Errorf("the durable consumer %q of stream %q belongs to consumer %q: take another Name or Partition",
 			c.cfg.durable(), c.cfg.Stream, consumer)}
 	}
-	st.verified = uint64(max(verified, 0)) //nolint:gosec // never negative
+	st.verified = uint64(max(verified, 0))
 	return st, nil
 }
 
@@ -189,6 +189,6 @@ func (s *session) register(ctx context.Context) error {
 		st.verified = 0
 	}
 	s.verified, s.server = min(st.verified, s.info.Delivered.Stream), st.server
-	c.server.Store(&s.server)
+	c.server.Store(&st.server)
 	return nil
 }

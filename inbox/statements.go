@@ -102,9 +102,11 @@ func newStatements(schema string, asyncCommit bool) statements {
 			ON CONFLICT DO NOTHING`),
 		state: fill(`SELECT verified, coalesce(abs(extract(epoch FROM stream_created - $3::timestamptz)) < 0.001, true), consumer,
 			pg_postmaster_start_time()::text FROM $SCHEMA.consumer WHERE durable = $1 AND stream = $2`),
-		verify: fill(`UPDATE $SCHEMA.consumer SET verified = $3, stream_created = $4::timestamptz, at = clock_timestamp()
-			WHERE durable = $1 AND stream = $2 AND (verified <> $3 OR stream_created IS DISTINCT FROM $4::timestamptz)
-			AND pg_postmaster_start_time()::text = $5 AND ($6 = '' OR session = $6)`),
+		// What another server than $5 is asked to note, it does not.
+		verify: fill(`WITH noted AS (UPDATE $SCHEMA.consumer
+			SET verified = $3, stream_created = $4::timestamptz, at = clock_timestamp()
+			WHERE durable = $1 AND stream = $2 AND pg_postmaster_start_time()::text = $5 AND ($6 = '' OR session = $6) RETURNING 1)
+			SELECT (SELECT count(*) FROM noted)`),
 		// A takeover waits for the transactions of the session before.
 		holder: fill(`SELECT session FROM $SCHEMA.consumer
 			WHERE durable = $1 AND stream = $2 AND (session IN ('', $3) OR lease_until < clock_timestamp()) FOR UPDATE`),

@@ -57,7 +57,7 @@ func (c *Consumer) Status() Status {
 		Failed: n.failed.Load(), DeadLettered: n.deadLettered.Load(), Requeued: n.requeued.Load(),
 		Recovered: n.recovered.Load(), Parked: n.parked.Load(), Gaps: n.gaps.Load(),
 		Holding: int(n.holding.Load()), Waiting: int(n.waiting.Load()),
-		Trouble: cmp.Or(c.trouble.text(), c.checks.text()), Standby: n.standby.Load(),
+		Trouble: cmp.Or(c.trouble.text(), c.fetches.text(), c.checks.text()), Standby: n.standby.Load(),
 	}
 }
 

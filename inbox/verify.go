@@ -66,6 +66,7 @@ func (s *session) again(ctx context.Context, suspectTo uint64) (uint64, error) {
 		return suspectTo, err
 	}
 	s.verified, s.server = st.verified, st.server
+	s.c.server.Store(&st.server)
 	return max(suspectTo, info.Delivered.Stream), nil
 }
 
@@ -110,10 +111,8 @@ func (s *session) verifyOnce(ctx context.Context, suspectTo uint64) (uint64, err
 		session = s.fence.session
 	}
 	var n int64
-	err = c.within(ctx, func(u unit) (err error) {
-		n, err = u.exec(ctx, c.sql.verify, c.cfg.durable(), c.cfg.Stream, int64(floor), stamp(s.created), s.server, session) //nolint:gosec // sequences stay below 2^63
-		return err
-	})
+	args := []any{c.cfg.durable(), c.cfg.Stream, int64(floor), stamp(s.created), s.server, session} //nolint:gosec // sequences stay below 2^63
+	err = c.read(ctx, c.sql.verify, args, func(scan func(...any) error) error { return scan(&n) })
 	if err != nil {
 		return suspectTo, fmt.Errorf("note how far consumer %q is: %w", c.cfg.durable(), err)
 	}

@@ -85,13 +85,13 @@ func verb(app *kong.Application, name string) *kong.Node {
 
 func printSettings(out io.Writer, all []setting) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
-	fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
+	_, _ = fmt.Fprintln(w, "SETTING\tVALUE\tFROM")
 	for _, s := range all {
 		value := s.Value
 		if value == "" {
 			value = "-"
 		}
-		fmt.Fprintf(w, "%s\t%s\t%s\n", s.Setting, value, firstOf(s.Where, s.Origin))
+		_, _ = fmt.Fprintf(w, "%s\t%s\t%s\n", s.Setting, value, firstOf(s.Where, s.Origin))
 	}
 	return w.Flush()
 }

@@ -97,7 +97,7 @@ func (c *deadlettersListCmd) Run(e *env) error {
 	filter := deadletter.Filter{Source: c.Source, Reason: c.Reason, All: c.All, Since: since, Limit: 1000}
 	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
 	if !c.JSON {
-		fmt.Fprintln(table, "ID\tRECORDED\tREASON\tTABLE\tAGGREGATE\tEVENT\tBYTES\tSTATE\tEVENT ID")
+		_, _ = fmt.Fprintln(table, "ID\tRECORDED\tREASON\tTABLE\tAGGREGATE\tEVENT\tBYTES\tSTATE\tEVENT ID")
 	}
 	encoder := json.NewEncoder(e.stdout)
 	for {
@@ -113,7 +113,7 @@ func (c *deadlettersListCmd) Run(e *env) error {
 				}
 				continue
 			}
-			fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s/%s\t%s\t%d\t%s\t%s\n", l.ID, l.At.UTC().Format(time.RFC3339), l.Reason, l.Table,
+			_, _ = fmt.Fprintf(table, "%d\t%s\t%s\t%s\t%s/%s\t%s\t%d\t%s\t%s\n", l.ID, l.At.UTC().Format(time.RFC3339), l.Reason, l.Table,
 				oneLine(l.AggregateType), oneLine(l.AggregateID), oneLine(l.EventType), l.PayloadSize, letterState(l), oneLine(l.EventID))
 		}
 		if len(letters) < filter.Limit {
@@ -231,7 +231,7 @@ func printLetter(out io.Writer, l *deadletter.Letter) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(name, value string) {
 		if value != "" {
-			fmt.Fprintf(w, "%s\t%s\n", name, value)
+			_, _ = fmt.Fprintf(w, "%s\t%s\n", name, value) // Flush tells
 		}
 	}
 	line("id", fmt.Sprint(s.ID))

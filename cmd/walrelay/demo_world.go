@@ -178,7 +178,7 @@ func (p *process) failed() error {
 }
 
 func (s *shop) relay(ctx context.Context, databaseURL string) (*process, error) {
-	return s.w.spawn(ctx, "relay", "run", "--database-url", databaseURL, "--nats", s.w.nats.URL(), "--source", s.name)
+	return s.w.spawn(ctx, "relay", "run", "--database-url", databaseURL, "--nats", s.w.nats.URL(), "--source", s.name, "--admin", "off")
 }
 
 func (s *shop) consumer(ctx context.Context, flags ...string) (*process, error) {

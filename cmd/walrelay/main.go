@@ -186,7 +186,7 @@ func flatten(err error) []error {
 	if u, ok := errors.AsType[*usageError](err); ok {
 		err = u.err
 	}
-	if joined, ok := err.(interface{ Unwrap() []error }); ok { //nolint:errorlint // the join itself is wanted, not what is in it
+	if joined, ok := err.(interface{ Unwrap() []error }); ok { // the join itself is wanted, not what is in it
 		var all []error
 		for _, e := range joined.Unwrap() {
 			all = append(all, flatten(e)...)

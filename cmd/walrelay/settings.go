@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"reflect"
+	"slices"
 	"sort"
 	"strings"
 
@@ -133,7 +134,7 @@ func (s *settings) all(parsed *kong.Context, err error) []string {
 		// Kong has not filled in anything, so nothing more can be checked.
 		return append(lines, maskText(err.Error()))
 	}
-	verb, ok := parsed.Selected().Target.Addr().Interface().(interface{ check() error })
+	verb, ok := reflect.TypeAssert[interface{ check() error }](parsed.Selected().Target.Addr())
 	if !ok {
 		return lines
 	}
@@ -189,10 +190,8 @@ func (s *settings) flagOf(field string) string {
 // usable says whether a value can be read as what the flag wants.
 func usable(f *kong.Flag, value string) error {
 	if enum := f.EnumSlice(); f.Enum != "" {
-		for _, allowed := range enum {
-			if value == allowed {
-				return nil
-			}
+		if slices.Contains(enum, value) {
+			return nil
 		}
 		return fmt.Errorf("use one of %s, not %q", strings.Join(enum, ", "), value)
 	}

@@ -42,12 +42,12 @@ func (b *broker) options() ([]nats.Option, error) {
 		// The callbacks have no way to fail. With a file that cannot be read
 		// the server refuses us, and we come again.
 		opts = append(opts, nats.UserInfoHandler(func() (string, string) {
-			password, _ := readSecret(b.NATSPasswordFile) //nolint:errcheck // see above
+			password, _ := readSecret(b.NATSPasswordFile)
 			return b.NATSUser, password
 		}))
 	case b.NATSTokenFile != "":
 		opts = append(opts, nats.TokenHandler(func() string {
-			token, _ := readSecret(b.NATSTokenFile) //nolint:errcheck // see above
+			token, _ := readSecret(b.NATSTokenFile)
 			return token
 		}))
 	}
@@ -80,8 +80,8 @@ func (b *broker) connect(name string, more ...nats.Option) (*nats.Conn, error) {
 // named is the relay's to say.
 func (b *broker) checkNATS() error {
 	var problems []error
-	bad := func(field, value, reason string) {
-		problems = append(problems, &walrelay.ConfigError{Field: field, Value: value, Reason: reason})
+	bad := func(field, reason string) {
+		problems = append(problems, &walrelay.ConfigError{Field: field, Reason: reason})
 	}
 	inURL := false
 	for i, server := range strings.Split(b.NATS, ",") {
@@ -91,7 +91,7 @@ func (b *broker) checkNATS() error {
 		user, problem := natsServer(server)
 		inURL = inURL || user
 		if problem != "" {
-			bad("NATS", "", fmt.Sprintf("server %d of the list %s", i+1, problem))
+			bad("NATS", fmt.Sprintf("server %d of the list %s", i+1, problem))
 		}
 	}
 	var ways []string
@@ -110,13 +110,13 @@ func (b *broker) checkNATS() error {
 		}
 	}
 	if len(ways) > 1 {
-		bad("NATS", "", "is told of "+strings.Join(ways, " and ")+"; use one of them")
+		bad("NATS", "is told of "+strings.Join(ways, " and ")+"; use one of them")
 	}
 	if (b.NATSUser == "") != (b.NATSPasswordFile == "") {
-		bad("NATSUser", "", "and --nats-password-file go together; set both")
+		bad("NATSUser", "and --nats-password-file go together; set both")
 	}
 	if (b.NATSCert == "") != (b.NATSKey == "") {
-		bad("NATSCert", "", "and --nats-key go together; set both")
+		bad("NATSCert", "and --nats-key go together; set both")
 	}
 	for _, file := range []struct{ field, path string }{
 		{"NATSCreds", b.NATSCreds},

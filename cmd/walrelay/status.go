@@ -56,7 +56,7 @@ func (c *statusCmd) Run(e *env) error {
 	defer tick.Stop()
 	for {
 		if !c.JSON && isTerminal(e.stdout) {
-			fmt.Fprint(e.stdout, "\x1b[H\x1b[2J")
+			fmt.Fprintf(e.stdout, "\x1b[H\x1b[2J")
 		}
 		err := c.once(e)
 		if e.ctx.Err() != nil {

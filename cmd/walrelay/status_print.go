@@ -19,7 +19,7 @@ type page struct {
 }
 
 func (p *page) line(name, format string, args ...any) {
-	fmt.Fprintf(p.w, "%s\t%s\n", name, fmt.Sprintf(format, args...))
+	_, _ = fmt.Fprintf(p.w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) // Flush tells
 }
 
 func (s *statusAnswer) print(out io.Writer, now time.Time) error {

@@ -46,7 +46,7 @@ func (p *provider) charge(w http.ResponseWriter, r *http.Request) {
 	}
 	if p.lose > 0 {
 		p.lose--
-		panic(http.ErrAbortHandler) // cuts the connection: charged, and no answer
+		panic(http.ErrAbortHandler) //nolint:forbidigo // net/http's way to cut the connection: charged, and no answer
 	}
 	_ = json.NewEncoder(w).Encode(answer) // the client may be gone
 }

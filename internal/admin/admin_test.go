@@ -47,7 +47,7 @@ func relaying() walrelay.Status {
 	}
 }
 
-// I10
+// I10.
 func TestA15OnlyARelayThatDeliversIsReady(t *testing.T) {
 	t.Parallel()
 	away := flowing()
@@ -68,6 +68,14 @@ func TestA15OnlyARelayThatDeliversIsReady(t *testing.T) {
 		"standby":                                       {func(s *walrelay.Status) { s.State, s.Reason = walrelay.StateStandby, `slot "shop" is held by pid 7` }, `standby: slot "shop" is held by pid 7`},
 		"stopping":                                      {func(s *walrelay.Status) { s.State, s.Reason = walrelay.StateStopping, "waiting for what is in flight" }, "stopping: waiting for what is in flight"},
 		"stopped":                                       {func(s *walrelay.Status) { s.State = walrelay.StateStopped }, "stopped"},
+		"NATS away at the start": {func(s *walrelay.Status) {
+			s.State, s.Reason = walrelay.StateWaiting, "waiting for the end of the streams"
+			s.Streams[0] = away
+		}, `waiting: waiting for the end of the streams; stream "SHOP": no connection to NATS: dial refused`},
+		"both servers away": {func(s *walrelay.Status) {
+			s.State, s.Reason = walrelay.StateWaiting, "open a SQL connection: refused"
+			s.NATS = walrelay.NATSStatus{LastError: "nats: Authorization Violation"}
+		}, "waiting: open a SQL connection: refused; no connection to NATS: nats: Authorization Violation"},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()

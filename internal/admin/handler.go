@@ -43,7 +43,7 @@ func New(status func() walrelay.Status, build Build) http.Handler {
 		fresh(w, "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
-		_ = encoder.Encode(NewReport(status())) //nolint:errcheck // the client has gone
+		_ = encoder.Encode(NewReport(status())) // an error: the client has gone
 	})
 	mux.HandleFunc("GET /healthz", func(w http.ResponseWriter, _ *http.Request) {
 		text(w, http.StatusOK, "alive\n")
@@ -62,7 +62,7 @@ func New(status func() walrelay.Status, build Build) http.Handler {
 func text(w http.ResponseWriter, code int, body string) {
 	fresh(w, "text/plain; charset=utf-8")
 	w.WriteHeader(code)
-	_, _ = io.WriteString(w, body) //nolint:errcheck // the client has gone
+	_, _ = io.WriteString(w, body) // an error: the client has gone
 }
 
 // fresh keeps answers out of caches: they are true for a moment.

@@ -10,7 +10,7 @@ import (
 )
 
 // listenAgain is how often an address that cannot be had is tried again.
-const listenAgain = 5 * time.Second
+const listenAgain = 2 * time.Second
 
 // Serve answers on addr until ctx ends, then hangs up. An address that cannot
 // be had is no reason to stop delivering: it is logged once and tried again.
@@ -24,7 +24,7 @@ func Serve(ctx context.Context, addr string, handler http.Handler, log *slog.Log
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
-				_ = listener.Close() //nolint:errcheck // nobody has used it
+				_ = listener.Close() // nobody has used it
 			}
 			return
 		case err == nil:
@@ -65,7 +65,7 @@ func serve(ctx context.Context, listener net.Listener, handler http.Handler, log
 		leave, cancel := context.WithTimeout(context.WithoutCancel(ctx), time.Second)
 		defer cancel()
 		if err := server.Shutdown(leave); err != nil {
-			_ = server.Close() //nolint:errcheck // the listener is closed already
+			_ = server.Close() // the listener is closed already
 		}
 	}()
 	err := server.Serve(listener)

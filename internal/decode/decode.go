@@ -122,7 +122,7 @@ func (d *Decoder) truncate(r *reader, m *Message) {
 	options := r.byte("options")
 	m.Cascade = options&truncateCascade != 0
 	m.RestartIdentity = options&truncateRestartIdentity != 0
-	if uint64(n) > uint64(r.left()/4) {
+	if int64(n) > int64(r.left()/4) {
 		r.fail("number of relations", at, "announces %d and the %d bytes left hold at most %d", n, r.left(), r.left()/4)
 	}
 	for i := uint32(0); i < n && r.err == nil; i++ {

@@ -95,7 +95,7 @@ func (r *reader) length(what string) int {
 	if r.err != nil {
 		return 0
 	}
-	if uint64(n) > uint64(r.left()) {
+	if int64(n) > int64(r.left()) {
 		r.fail(what, at, "announces %d bytes and %d are left", n, r.left())
 		return 0
 	}

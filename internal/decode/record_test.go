@@ -4,6 +4,7 @@ import (
 	"context"
 	"flag"
 	"fmt"
+	"maps"
 	"slices"
 	"strings"
 	"testing"
@@ -99,9 +100,7 @@ func connect(ctx context.Context, t *testing.T, url string, settings map[string]
 	if err != nil {
 		t.Fatal(err)
 	}
-	for name, value := range settings {
-		cfg.RuntimeParams[name] = value
-	}
+	maps.Copy(cfg.RuntimeParams, settings)
 	conn, err := pgconn.ConnectConfig(ctx, cfg)
 	if err != nil {
 		t.Fatalf("connect: %v", err)

@@ -36,10 +36,11 @@ type Sandbox struct {
 	// JetStream is a connection to the broker, once StartRelay was called.
 	JetStream jetstream.JetStream
 
-	env  *testenv.Env
-	nats *nats.Conn
-	stop context.CancelFunc
-	work *errgroup.Group
+	env    *testenv.Env
+	broker *testenv.EmbeddedNATS
+	nats   *nats.Conn
+	stop   context.CancelFunc
+	work   *errgroup.Group
 }
 
 // Open starts PostgreSQL, makes walrelay's tables of both sides and runs the
@@ -84,11 +85,11 @@ func (s *Sandbox) open(ctx context.Context, statements []string) error {
 
 // StartRelay starts JetStream, makes the stream and runs a relay until Close.
 func (s *Sandbox) StartRelay(ctx context.Context) error {
-	broker, err := s.env.StartEmbeddedNATS(testenv.NATSConfig{})
-	if err != nil {
+	var err error
+	if s.broker, err = s.env.StartEmbeddedNATS(testenv.NATSConfig{}); err != nil {
 		return fmt.Errorf("start the broker: %w", err)
 	}
-	if s.nats, err = nats.Connect(broker.URL()); err != nil {
+	if s.nats, err = nats.Connect(s.broker.URL()); err != nil {
 		return fmt.Errorf("connect to the broker: %w", err)
 	}
 	if s.JetStream, err = jetstream.New(s.nats); err != nil {
@@ -100,7 +101,7 @@ func (s *Sandbox) StartRelay(ctx context.Context) error {
 	}); err != nil {
 		return fmt.Errorf("make the stream: %w", err)
 	}
-	relay, err := walrelay.New(walrelay.Config{DatabaseURL: s.DatabaseURL, NATS: broker.URL(), Source: Source, Stream: Stream})
+	relay, err := walrelay.New(walrelay.Config{DatabaseURL: s.DatabaseURL, NATS: s.broker.URL(), Source: Source, Stream: Stream})
 	if err != nil {
 		return fmt.Errorf("make the relay: %w", err)
 	}
@@ -121,6 +122,9 @@ func (s *Sandbox) Close() error {
 	}
 	if s.nats != nil {
 		s.nats.Close()
+	}
+	if s.broker != nil {
+		s.broker.Close()
 	}
 	if s.Pool != nil {
 		s.Pool.Close()
