@@ -75,7 +75,7 @@ type Config struct {
 	// counts as unknown and the stream is asked. Zero means 5 s.
 	AckTimeout time.Duration
 	// StatusInterval is how often PostgreSQL hears from the relay at least.
-	// Zero means 10 s; never more than a third of the server's
+	// Zero means 1 s; never more than a third of the server's
 	// wal_sender_timeout is used.
 	StatusInterval time.Duration
 	// Silence is how long PostgreSQL may send nothing, though asked, before
@@ -170,7 +170,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.Window = number(c.Window, 1024)
 	c.InFlightBytes = number(c.InFlightBytes, 32<<20)
 	c.AckTimeout = number(c.AckTimeout, 5*time.Second)
-	c.StatusInterval = number(c.StatusInterval, 10*time.Second)
+	c.StatusInterval = number(c.StatusInterval, time.Second)
 	c.Silence = number(c.Silence, time.Minute)
 	c.DrainTimeout = number(c.DrainTimeout, 20*time.Second)
 	if c.Window < 1 || c.Window > 65536 {

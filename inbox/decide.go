@@ -173,7 +173,7 @@ func (c *Consumer) decide(ctx context.Context, e *entry, r result) (verdict, err
 }
 
 // policy decides about a message that no handler can be given.
-func (c *Consumer) policy(ctx context.Context, e *entry, cause error) (v verdict, err error, ok bool) { //nolint:staticcheck // ok last, as in a map
+func (c *Consumer) policy(ctx context.Context, e *entry, cause error) (v verdict, err error, ok bool) {
 	policy, reason := c.cfg.Unreadable, reasonUnreadable
 	if unknown, is := errors.AsType[*unknownError](cause); is {
 		policy, reason = c.cfg.Unknown, reasonUnknown

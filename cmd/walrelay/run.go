@@ -54,7 +54,7 @@ type relaying struct {
 	Window         int           `help:"Messages published and not yet acknowledged." default:"1024"`
 	InFlightBytes  int           `help:"Bytes held for messages that are not acknowledged, per stream." default:"33554432"`
 	AckTimeout     time.Duration `help:"How long an acknowledgement may take." default:"5s"`
-	StatusInterval time.Duration `help:"How often PostgreSQL hears from the relay at least." default:"10s"`
+	StatusInterval time.Duration `help:"How often PostgreSQL hears from the relay at least." default:"1s"`
 	Silence        time.Duration `help:"How long PostgreSQL may be silent before the connection counts as lost." default:"1m"`
 	DrainTimeout   time.Duration `help:"How long a stop waits for acknowledgements." default:"20s"`
 
