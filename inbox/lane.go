@@ -30,6 +30,8 @@ type lanes struct {
 	active  int // entries that are not in a failing lane
 	waiting int // entries that are
 	freed   chan struct{}
+	// finished counts events that are done.
+	finished int
 }
 
 // A lane is what is to be applied one after the other.
@@ -218,6 +220,7 @@ func (l *lanes) done(e *entry) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	delete(l.bySeq, e.seq)
+	l.finished++
 	ln := e.lane
 	if i := slices.Index(ln.entries, e); i >= 0 {
 		ln.entries = slices.Delete(ln.entries, i, i+1)
@@ -335,14 +338,15 @@ func (l *lanes) lowestReplayed() uint64 {
 	return lowest
 }
 
-// room waits until fewer than most events are active, and gives how many are
-// missing. It gives 0 when ctx ends.
+// room waits until half of the events that may be active are not, and gives how
+// many that is: a request costs as much as several messages. It gives 0 when
+// ctx ends.
 func (l *lanes) room(ctx context.Context, most int) int {
 	for {
 		l.mu.Lock()
 		free := most - l.active
 		l.mu.Unlock()
-		if free > 0 {
+		if free > 0 && free >= most/2 {
 			return free
 		}
 		select {
@@ -351,6 +355,12 @@ func (l *lanes) room(ctx context.Context, most int) int {
 		case <-l.freed:
 		}
 	}
+}
+
+func (l *lanes) count() int {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.finished
 }
 
 func (l *lanes) sizes() (holding, waiting int) {

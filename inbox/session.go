@@ -164,12 +164,12 @@ func (s *session) open(ctx context.Context) error {
 
 // fetch asks for as many messages as there is room for.
 func (s *session) fetch(ctx context.Context) error {
-	hand := s.c.cfg.hand()
-	if most := s.info.Config.MaxRequestBatch; most > 0 {
-		hand = min(hand, most)
+	p := pace{least: s.c.cfg.hand(), most: s.mayWait(), since: time.Now()}
+	if limit := s.info.Config.MaxRequestBatch; limit > 0 {
+		p.least, p.most = min(p.least, limit), min(p.most, limit)
 	}
-	for n := 0; ctx.Err() == nil; {
-		room := s.lanes.room(ctx, hand)
+	for n := 0; !ended(ctx); {
+		room := s.lanes.room(ctx, p.hand(s.lanes.count()))
 		if room == 0 {
 			return nil
 		}
