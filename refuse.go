@@ -41,7 +41,7 @@ func letterOfRow(row *router.Row, routed *router.Routed) deadletter.Letter {
 // refusedByServer records an event that the stream can never store. Its
 // publisher has sent nothing behind it, and sends nothing before this returns.
 func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) error {
-	reason := strings.ReplaceAll(string(refused.Reason), " ", "_")
+	reason := strings.ReplaceAll(refused.Reason, " ", "_")
 	header := make(map[string]string, len(refused.Message.Headers))
 	for _, h := range refused.Message.Headers {
 		header[h.Name] = h.Value

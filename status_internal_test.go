@@ -49,7 +49,7 @@ func TestAgesKeepOneSpanASecond(t *testing.T) {
 	var a ages
 	start := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	for i := range 100_000 {
-		a.received(envelope.LSN(i+1), start.Add(time.Duration(i)*time.Millisecond)) //nolint:gosec // small and positive
+		a.received(envelope.LSN(i+1), start.Add(time.Duration(i)*time.Millisecond))
 	}
 	if n := len(a.spans); n != 100 {
 		t.Errorf("100 seconds of transactions take %d spans, want 100", n)

@@ -71,7 +71,7 @@ func runProto(ctx context.Context, database, broker, source string) error {
 	defer context.AfterFunc(ctx, c.Interrupt)()
 	err = p.relay(c)
 	if ctx.Err() != nil {
-		return nil //nolint:nilerr // the parent has seen enough
+		return nil // the parent has seen enough
 	}
 	return err
 }

@@ -17,7 +17,7 @@ func (l LSN) String() string { return string(l.Append(nil)) }
 
 // Append appends the form that PostgreSQL prints to b.
 func (l LSN) Append(b []byte) []byte {
-	b = appendHex(b, uint32(l>>32)) //nolint:gosec // the two halves of 64 bits
+	b = appendHex(b, uint32(l>>32))
 	b = append(b, '/')
 	return appendHex(b, uint32(l)) //nolint:gosec // the two halves of 64 bits
 }

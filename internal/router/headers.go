@@ -85,7 +85,7 @@ func (r *Router) buildHeaders(row *Row, rt *route, out *Routed) bool {
 		r.add(envelope.HeaderPayload, "null")
 	}
 	for i, e := range p.table.extras {
-		value := v.of(extra + field(i)) //nolint:gosec // New refuses more than maxExtra columns
+		value := v.of(extra + field(i))
 		if e.header == "" || v.null(p.extras[i]) {
 			continue
 		}

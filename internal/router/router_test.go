@@ -337,7 +337,7 @@ func TestAnEventIsDescribedForDeadLetters(t *testing.T) {
 	}
 }
 
-// I4
+// I4.
 func TestTheSameRowGivesTheSameMessage(t *testing.T) {
 	t.Parallel()
 	type kept struct {
