@@ -13,12 +13,13 @@ import (
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
-// noteGap makes a finding outlive the process: the next session would begin
-// behind the events that are missing.
+// noteGap makes a publisher's finding outlive the process: the next session
+// would begin behind the events that are missing. It gives back the publisher's
+// error, with what went wrong in noting it.
 func (s *session) noteGap(ctx context.Context, err error) error {
 	second, ok := errors.AsType[*publish.SecondWriterError](err)
 	if !ok || len(second.Missing) == 0 {
-		return nil
+		return err
 	}
 	positions := make([]string, 0, min(len(second.Missing), 1000))
 	for _, p := range second.Missing[:cap(positions)] {
@@ -30,11 +31,9 @@ func (s *session) noteGap(ctx context.Context, err error) error {
 	}
 	s.log.ErrorContext(ctx, "gap found", slog.String("kind", gap.Kind), slog.String("stream", gap.Stream), slog.Int64("events", gap.Events),
 		slog.String("from", gap.From), slog.String("to", gap.To))
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
-	defer cancel()
-	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	return errors.Join(err, s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return witness.RecordGap(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, gap)
-	})
+	}))
 }
 
 // checkGaps halts while a gap is open.

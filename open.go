@@ -82,7 +82,7 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	s.sql = &sqlConn{conn: conn}
+	s.sql = &sqlConn{life: s.life, conn: conn}
 	listenCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "listen")
 	if err != nil {
 		return err

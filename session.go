@@ -36,6 +36,7 @@ type session struct {
 	id   uuid.UUID
 	nats *publish.Conn
 
+	life   context.Context //nolint:containedctx // what its SQL statements end with, see sqlConn
 	repl   *slot.Conn
 	sql    *sqlConn
 	listen *pgx.Conn
@@ -96,27 +97,41 @@ func newSession(r *Relay, conn *publish.Conn) *session {
 func (s *session) run(ctx context.Context) error {
 	s.r.count.sessions.Add(1)
 	defer s.close()
+	life, cancel := context.WithCancel(context.WithoutCancel(ctx))
+	defer cancel()
+	s.life = life
+	s.cancel.Store(&cancel)
+	opening := context.AfterFunc(ctx, cancel)
 	if err := s.open(ctx); err != nil {
 		return err
 	}
-	all, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	defer cancel()
-	s.cancel.Store(&cancel)
-	g, work := errgroup.WithContext(all)
+	if !opening() {
+		return context.Cause(ctx)
+	}
+	g, work := errgroup.WithContext(life)
+	spawn := func(f func() error) {
+		g.Go(func() error {
+			err := f()
+			if err != nil {
+				cancel() // no statement is to hold up the end
+			}
+			return err
+		})
+	}
 	intake, stopIntake := context.WithCancel(work)
 	defer context.AfterFunc(ctx, stopIntake)()
 	defer context.AfterFunc(intake, s.repl.Interrupt)()
 	background, stopBackground := context.WithCancel(work)
 	defer stopBackground()
 
-	g.Go(func() error { return s.listenLoop(background) })
-	g.Go(func() error { return s.confirmLoop(background) })
-	g.Go(func() error { return s.inspectLoop(background) })
+	spawn(func() error { return s.listenLoop(background) })
+	spawn(func() error { return s.confirmLoop(background) })
+	spawn(func() error { return s.inspectLoop(background) })
 	var halted error // why the reading ended where the rest is in order
-	g.Go(func() error {
+	spawn(func() error {
 		defer stopBackground()
 		err := s.relay(intake, func(st *stream) {
-			g.Go(func() error { return st.pub.Run(background) })
+			spawn(func() error { return s.noteGap(work, st.pub.Run(background)) })
 		})
 		switch {
 		case work.Err() != nil:
@@ -133,9 +148,6 @@ func (s *session) run(ctx context.Context) error {
 	err := g.Wait()
 	if p := s.broken.Load(); p != nil {
 		err = *p
-	}
-	if gapErr := s.noteGap(context.WithoutCancel(ctx), err); gapErr != nil {
-		return errors.Join(err, gapErr)
 	}
 	if err == nil {
 		err = s.leave(context.WithoutCancel(ctx))

@@ -52,7 +52,13 @@ func (c *Config) postgres(url, role string) (*pgx.ConnConfig, error) {
 
 // sqlConn is the one SQL connection on which the session writes. Its users
 // take turns; each statement is bounded.
+//
+// A statement ends with life, which is the session's, not with the context of
+// the goroutine that asked for it: pgx hangs up when a statement is cut short,
+// and the last one of a goroutine that is told to stop would take the
+// connection with it that the session needs for its last words.
 type sqlConn struct {
+	life context.Context //nolint:containedctx // see above
 	mu   sync.Mutex
 	conn *pgx.Conn
 }
@@ -71,8 +77,9 @@ func openSQL(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 func (s *sqlConn) do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), queryTimeout)
 	defer cancel()
+	defer context.AfterFunc(s.life, cancel)() //nolint:contextcheck // see life
 	return f(ctx, s.conn)
 }
 

@@ -132,6 +132,13 @@ func (c *Consumer) try(ctx context.Context, e *entry, f *fence) result {
 
 // receive writes the receipt, and says whether the event is new.
 func (c *Consumer) receive(ctx context.Context, u unit, e *entry, f *fence) (fresh bool, err error) {
+	started, known, err := u.server(ctx)
+	if err != nil {
+		return false, err
+	}
+	if known {
+		return c.receiveFast(ctx, u, e, f, started)
+	}
 	statement, args := c.sql.receive, []any{c.cfg.Name, e.ID, e.Stream, int64(e.Sequence)} //nolint:gosec // sequences stay below 2^63
 	if f != nil {
 		statement, args = c.sql.receiveFenced, append(args, c.cfg.durable(), f.session)
@@ -145,6 +152,37 @@ func (c *Consumer) receive(ctx context.Context, u unit, e *entry, f *fence) (fre
 		return false, fmt.Errorf("write the receipt: %w", err)
 	}
 	return inserted > 0, c.vouch(holds, server, f)
+}
+
+// receiveFast is receive for a connection whose server is known.
+func (c *Consumer) receiveFast(ctx context.Context, u unit, e *entry, f *fence, server string) (fresh bool, err error) {
+	if err := c.vouch(1, server, f); err != nil {
+		return false, err
+	}
+	args := []any{c.cfg.Name, e.ID, e.Stream, int64(e.Sequence)} //nolint:gosec // sequences stay below 2^63
+	statement := c.sql.freshChecked
+	switch {
+	case f != nil:
+		statement, args = c.sql.freshFenced, append(args, c.cfg.durable(), f.session)
+	case e.Deliveries == 1 && e.Origin == "":
+		// There can be no dead letter of an event that comes for the
+		// first time.
+		statement = c.sql.fresh
+	}
+	n, err := u.exec(ctx, statement, args...)
+	if err != nil {
+		return false, fmt.Errorf("write the receipt: %w", err)
+	}
+	if n > 0 || f == nil {
+		return n > 0, nil
+	}
+	// A duplicate, or not ours to apply.
+	var holds int64
+	err = u.query(ctx, c.sql.holds, []any{c.cfg.durable(), f.stream, f.session}, func(scan func(...any) error) error { return scan(&holds) })
+	if err != nil {
+		return false, fmt.Errorf("look whether the session still holds: %w", err)
+	}
+	return false, c.vouch(holds, server, f)
 }
 
 // vouch checks that the transaction is on the server, and of the session,

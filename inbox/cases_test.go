@@ -17,9 +17,12 @@ import (
 
 // I9.
 func TestA64OneEventDeliveredTwentyTimesAtOnceIsOneEffect(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 			t.Run(level.String(), func(t *testing.T) {
+				t.Parallel()
 				w := newWorld(t)
 				w.exec(`CREATE TABLE account (id int PRIMARY KEY, owed int)`)
 				w.exec(`INSERT INTO account VALUES (1, 0)`)
@@ -62,6 +65,7 @@ func TestA64OneEventDeliveredTwentyTimesAtOnceIsOneEffect(t *testing.T) {
 
 // I9.
 func TestA65AHandlerThatTakesLongerThanTheAckWaitRunsOnce(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var calls atomic.Int64
 	for range 2 {
@@ -84,9 +88,12 @@ func TestA65AHandlerThatTakesLongerThanTheAckWaitRunsOnce(t *testing.T) {
 
 // I9.
 func TestA67ADatabaseThatIsAwayBurnsNoAttempts(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		for _, order := range []inbox.Order{inbox.Unordered, inbox.PerAggregate} {
 			t.Run(fmt.Sprint("order ", order), func(t *testing.T) {
+				t.Parallel()
 				pg := envtest.Postgres(t, testenv.PGConfig{})
 				w := newWorldOn(t, pg.URL("postgres"))
 				cfg := w.config("billing")
@@ -104,7 +111,7 @@ func TestA67ADatabaseThatIsAwayBurnsNoAttempts(t *testing.T) {
 					w.publish(fmt.Sprint(n%3), 20+n)
 				}
 				// Longer than two ack waits.
-				deadline := time.Now().Add(5 * time.Second)
+				deadline := time.Now().Add(4 * time.Second)
 				envtest.Eventually(t, 10*time.Second, func() error {
 					if c.Status().Trouble == "" || time.Now().Before(deadline) {
 						return errors.New("no trouble seen yet")
@@ -130,6 +137,7 @@ func TestA67ADatabaseThatIsAwayBurnsNoAttempts(t *testing.T) {
 }
 
 func TestA68ReceiptsAreDeletedOnlyWhenTheyAreOld(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	w.exec(`INSERT INTO walrelay.receipt (consumer, event_id, at) SELECT 'billing', 'old-' || n, clock_timestamp() - interval '31 days' FROM generate_series(1, 5000) n`)
 	w.exec(`INSERT INTO walrelay.receipt (consumer, event_id, at) VALUES ('billing', 'young', clock_timestamp() - interval '29 days'), ('mail', 'old', clock_timestamp() - interval '90 days')`)
@@ -147,6 +155,7 @@ func TestA68ReceiptsAreDeletedOnlyWhenTheyAreOld(t *testing.T) {
 
 // I9.
 func TestA71TwoConsumersOfOneDatabaseEachApplyAnEvent(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var got atomic.Int64
 	for _, name := range []string{"billing", "mail", "mail2"} {
@@ -166,7 +175,9 @@ func TestA71TwoConsumersOfOneDatabaseEachApplyAnEvent(t *testing.T) {
 
 // I9.
 func TestA70ACommitWhoseAnswerIsLostIsSettledByTheReceipt(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		url := envtest.SharedPostgres(t)
 		w := newWorldOn(t, url)
 		addr, through := proxied(t, url)

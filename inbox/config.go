@@ -67,7 +67,8 @@ type Config struct {
 	// AggregateID. It must not do anything else.
 	Complete func(m *Message)
 
-	// Concurrency is the number of transactions side by side. Zero means 8.
+	// Concurrency is the number of transactions side by side. Zero means 8,
+	// or as many as a small pool allows.
 	Concurrency int
 	// Batch is the number of events that may share a transaction. More than
 	// one makes small effects several times as fast, and a handler runs
@@ -144,8 +145,11 @@ type Config struct {
 
 const (
 	defaultConcurrency = 8
-	maxBatch           = 1000
-	maxNameBytes       = 128
+	// spareConns are for what goes on beside the handlers: leases, and what
+	// Run notes.
+	spareConns   = 2
+	maxBatch     = 1000
+	maxNameBytes = 128
 )
 
 // withDefaults fills in zero values.

@@ -53,6 +53,14 @@ func New(cfg Config) (*Consumer, error) {
 	if cfg.DB == nil {
 		return nil, errors.New("inbox.Config: DB: want a pool; for a *sql.DB use inbox.NewSQL")
 	}
+	most := int(cfg.DB.Config().MaxConns) - spareConns
+	switch {
+	case cfg.Concurrency == 0:
+		cfg.Concurrency = min(defaultConcurrency, max(1, most))
+	case cfg.Concurrency > most:
+		return nil, fmt.Errorf("inbox.Config: Concurrency %d: the pool has %d connections, and %d more are needed than handlers; raise pool_max_conns or lower Concurrency",
+			cfg.Concurrency, cfg.DB.Config().MaxConns, spareConns)
+	}
 	db, err := newPgxDatabase(cfg.DB, cfg.Isolation)
 	if err != nil {
 		return nil, fmt.Errorf("inbox.Config: Isolation: %w", err)
@@ -102,6 +110,11 @@ func newConsumer(cfg Config, db database) (*Consumer, error) {
 	defer cancel()
 	if err := c.checkTables(ctx); err != nil {
 		return nil, fmt.Errorf("consumer %q: %w", cfg.Name, err)
+	}
+	if d, ok := db.(*pgxDatabase); ok && !cfg.AsyncCommit {
+		if err := d.durable(ctx); err != nil {
+			return nil, fmt.Errorf("consumer %q: %w", cfg.Name, err)
+		}
 	}
 	return c, nil
 }

@@ -34,6 +34,9 @@ type unit interface {
 	// rollback ends the unit and says whether its connection survived. It
 	// does nothing after commit.
 	rollback(ctx context.Context) bool
+	// server gives when the connection's server started; known is false
+	// where that cannot be told for less than a round trip.
+	server(ctx context.Context) (started string, known bool, err error)
 	// handle is what handlers are given.
 	handle() Tx
 	// ended is the misdeed of the last handler, if it wanted to end the
@@ -60,6 +63,26 @@ func newPgxDatabase(pool *pgxpool.Pool, level sql.IsolationLevel) (*pgxDatabase,
 		return nil, fmt.Errorf("isolation %s: PostgreSQL has read committed, repeatable read and serializable", level)
 	}
 	return d, nil
+}
+
+// durable makes transactions wait for the disk, unless the database asks for
+// more than that already.
+func (d *pgxDatabase) durable(ctx context.Context) error {
+	var setting string
+	if err := d.pool.QueryRow(ctx, `SHOW synchronous_commit`).Scan(&setting); err != nil {
+		return fmt.Errorf("read synchronous_commit: %w", err)
+	}
+	switch setting {
+	case "remote_apply", "remote_write":
+		return nil
+	}
+	begin := "begin"
+	if d.options.IsoLevel != "" {
+		begin += " isolation level " + string(d.options.IsoLevel)
+	}
+	// Both are one message.
+	d.options.BeginQuery = begin + "; set local synchronous_commit = on"
+	return nil
 }
 
 func (d *pgxDatabase) begin(ctx context.Context) (unit, error) {
@@ -92,6 +115,23 @@ func (u *pgxUnit) query(ctx context.Context, statement string, args []any, each 
 		}
 	}
 	return rows.Err()
+}
+
+// serverKey is where a connection keeps when its server started: a server that
+// restarts, or another one, never has the same connection.
+const serverKey = scope + ".server"
+
+func (u *pgxUnit) server(ctx context.Context) (string, bool, error) {
+	data := u.tx.Conn().PgConn().CustomData()
+	if started, ok := data[serverKey].(string); ok {
+		return started, true, nil
+	}
+	var started string
+	if err := u.tx.QueryRow(ctx, `SELECT pg_postmaster_start_time()::text`).Scan(&started); err != nil {
+		return "", false, fmt.Errorf("ask when the server started: %w", err)
+	}
+	data[serverKey] = started
+	return started, true, nil
 }
 
 func (u *pgxUnit) commit(ctx context.Context) error { return u.tx.Commit(ctx) }
@@ -162,6 +202,8 @@ func (u *sqlUnit) query(ctx context.Context, statement string, args []any, each 
 	}
 	return rows.Err()
 }
+
+func (*sqlUnit) server(context.Context) (string, bool, error) { return "", false, nil }
 
 func (u *sqlUnit) commit(context.Context) error { return u.tx.Commit() }
 

@@ -31,12 +31,16 @@ func servers(ctx context.Context) (pool *pgxpool.Pool, js jetstream.JetStream, s
 		return nil, nil, nil, err
 	}
 	var nc *nats.Conn
+	var broker *testenv.EmbeddedNATS
 	stop = func() {
 		if nc != nil {
 			nc.Close()
 		}
 		if pool != nil {
 			pool.Close()
+		}
+		if broker != nil {
+			broker.Close()
 		}
 		_ = env.Close()
 	}
@@ -49,8 +53,7 @@ func servers(ctx context.Context) (pool *pgxpool.Pool, js jetstream.JetStream, s
 	if err != nil {
 		return nil, nil, nil, err
 	}
-	broker, err := env.StartEmbeddedNATS(testenv.NATSConfig{})
-	if err != nil {
+	if broker, err = env.StartEmbeddedNATS(testenv.NATSConfig{}); err != nil {
 		return nil, nil, nil, err
 	}
 	if pool, err = pgxpool.New(ctx, pg.URL("postgres")); err != nil {

@@ -20,7 +20,9 @@ import (
 
 // I9.
 func TestAnEventIsAppliedOnceHoweverOftenItIsStored(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		w := newWorld(t)
 		c := w.consumer(driver, w.config("billing"), apply)
 		w.start(c)
@@ -46,7 +48,9 @@ func TestAnEventIsAppliedOnceHoweverOftenItIsStored(t *testing.T) {
 }
 
 func TestAFailedEventIsTriedAgainAndThenADeadLetter(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		w := newWorld(t)
 		cfg := w.config("billing")
 		cfg.MaxAttempts = 4
@@ -89,7 +93,9 @@ func TestAFailedEventIsTriedAgainAndThenADeadLetter(t *testing.T) {
 }
 
 func TestPermanentAndPanicAndRetryAfter(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		w := newWorld(t)
 		var retried atomic.Int64
 		c := w.consumer(driver, w.config("billing"), func(ctx context.Context, tx exec, e inbox.Event[payload]) error {
@@ -122,7 +128,9 @@ func TestPermanentAndPanicAndRetryAfter(t *testing.T) {
 }
 
 func TestWhatIsNotAnEventIsADeadLetterAndNoHotLoop(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		w := newWorld(t)
 		c := w.consumer(driver, w.config("billing"), apply)
 		w.start(c)
@@ -149,6 +157,7 @@ func TestWhatIsNotAnEventIsADeadLetterAndNoHotLoop(t *testing.T) {
 }
 
 func TestAHandlerCannotEndItsTransaction(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.raw(w.config("billing"))
 	inbox.On(c, "placed", func(ctx context.Context, tx pgx.Tx, e inbox.Event[payload]) error {
@@ -168,6 +177,7 @@ func TestAHandlerCannotEndItsTransaction(t *testing.T) {
 }
 
 func TestMissingTablesAreAnErrorThatNamesTheCommand(t *testing.T) {
+	t.Parallel()
 	pool := newPool(t, envtest.SharedPostgres(t))
 	_, err := inbox.New(inbox.Config{Name: "billing", DB: pool})
 	if !errors.Is(err, inbox.ErrNoReceipts) || !strings.Contains(err.Error(), "walrelay migrate --consumer") {
@@ -176,6 +186,7 @@ func TestMissingTablesAreAnErrorThatNamesTheCommand(t *testing.T) {
 }
 
 func TestSettingsOfAConsumerThatBreakThePromiseAreRefused(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	for name, test := range map[string]struct {
 		cfg  jetstream.ConsumerConfig
@@ -190,6 +201,7 @@ func TestSettingsOfAConsumerThatBreakThePromiseAreRefused(t *testing.T) {
 		"other subject": {jetstream.ConsumerConfig{AckPolicy: jetstream.AckExplicitPolicy, FilterSubject: "outbox.other.>"}, "outbox.other.>"},
 	} {
 		t.Run(name, func(t *testing.T) {
+			t.Parallel()
 			cfg := test.cfg
 			cfg.Durable = strings.ReplaceAll(name, " ", "-")
 			if _, err := w.stream.CreateConsumer(t.Context(), cfg); err != nil {
@@ -208,6 +220,7 @@ func TestSettingsOfAConsumerThatBreakThePromiseAreRefused(t *testing.T) {
 }
 
 func TestMistakesOfRegistrationAreReportedByRun(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.raw(w.config("billing"))
 	none := func(context.Context, pgx.Tx, inbox.Event[payload]) error { return nil }

@@ -258,8 +258,13 @@ func (w *world) settled(durable string) {
 		if err != nil {
 			return err
 		}
-		if info.NumPending != 0 || info.NumAckPending != 0 {
-			return fmt.Errorf("consumer %s: %d pending, %d without an ack", durable, info.NumPending, info.NumAckPending)
+		stream, err := w.stream.Info(w.t.Context())
+		if err != nil {
+			return err
+		}
+		if info.NumAckPending != 0 || info.AckFloor.Stream < stream.State.LastSeq {
+			return fmt.Errorf("consumer %s: %d pending, %d without an ack, done up to %d of %d", durable,
+				info.NumPending, info.NumAckPending, info.AckFloor.Stream, stream.State.LastSeq)
 		}
 		return nil
 	})

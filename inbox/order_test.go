@@ -36,6 +36,7 @@ func (w *world) orderedConfig(batch int) inbox.Config {
 func batches(t *testing.T, test func(t *testing.T, driver string, batch int)) {
 	t.Helper()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprint("batch of ", batch), func(t *testing.T) { test(t, driver, batch) })
 		}
@@ -43,7 +44,9 @@ func batches(t *testing.T, test func(t *testing.T, driver string, batch int)) {
 }
 
 func TestAFailingEventHoldsBackItsAggregateAlone(t *testing.T) {
+	t.Parallel()
 	batches(t, func(t *testing.T, driver string, batch int) {
+		t.Parallel()
 		w := newWorld(t)
 		cfg := w.orderedConfig(batch)
 		cfg.MaxAttempts = 1000
@@ -80,7 +83,9 @@ func TestAFailingEventHoldsBackItsAggregateAlone(t *testing.T) {
 }
 
 func TestTheOrderOutlivesTheProcess(t *testing.T) {
+	t.Parallel()
 	batches(t, func(t *testing.T, driver string, batch int) {
+		t.Parallel()
 		w := newWorld(t)
 		cfg := w.orderedConfig(batch)
 		cfg.MaxAttempts = 1000
@@ -125,7 +130,9 @@ func TestTheOrderOutlivesTheProcess(t *testing.T) {
 }
 
 func TestEventsBehindAFailedOneAreParkedBeforeTheyFillMaxAckPending(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		w := newWorld(t)
 		cfg := w.orderedConfig(1)
 		cfg.MaxAttempts, cfg.MaxAckPending, cfg.Concurrency = 1000, 20, 2
@@ -179,6 +186,7 @@ func TestEventsBehindAFailedOneAreParkedBeforeTheyFillMaxAckPending(t *testing.T
 }
 
 func TestASecondProcessWaitsAndTakesOver(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	first := w.consumer("pgx", w.orderedConfig(1), apply)
 	stop := w.start(first)
@@ -212,6 +220,7 @@ func TestASecondProcessWaitsAndTakesOver(t *testing.T) {
 
 // I9.
 func TestAConsumerWhoseSessionWasTakenCommitsNothing(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	var once atomic.Bool
 	c := w.consumer("pgx", w.orderedConfig(1), func(ctx context.Context, tx exec, e inbox.Event[payload]) error { return apply(ctx, tx, e) })
@@ -235,7 +244,9 @@ func TestAConsumerWhoseSessionWasTakenCommitsNothing(t *testing.T) {
 }
 
 func TestOneEventOfABatchFailsAlone(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		w := newWorld(t)
 		cfg := w.config("billing")
 		cfg.Batch, cfg.Concurrency, cfg.MaxAttempts = 50, 1, 2
@@ -268,8 +279,10 @@ func TestOneEventOfABatchFailsAlone(t *testing.T) {
 
 // I9.
 func TestCommitsThatTheDatabaseHasForgottenAreMadeAgain(t *testing.T) {
+	t.Parallel()
 	for _, order := range []inbox.Order{inbox.Unordered, inbox.PerAggregate} {
 		t.Run(fmt.Sprint("order ", order), func(t *testing.T) {
+			t.Parallel()
 			w := newWorld(t)
 			cfg := w.config("billing")
 			cfg.Order, cfg.CheckInterval = order, time.Hour
@@ -307,6 +320,7 @@ func TestCommitsThatTheDatabaseHasForgottenAreMadeAgain(t *testing.T) {
 }
 
 func TestADeletedJetStreamConsumerIsMadeAgainWhereAllWasDecided(t *testing.T) {
+	t.Parallel()
 	w := newWorld(t)
 	c := w.consumer("pgx", w.config("billing"), apply)
 	w.start(c)
@@ -338,7 +352,9 @@ func TestADeletedJetStreamConsumerIsMadeAgainWhereAllWasDecided(t *testing.T) {
 }
 
 func TestARequeuedDeadLetterIsAppliedByTheRunningService(t *testing.T) {
+	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
+		t.Parallel()
 		w := newWorld(t)
 		cfg := w.config("billing")
 		cfg.MaxAttempts = 1

@@ -11,6 +11,7 @@ import (
 type statements struct {
 	tables                                                 string
 	receive, receiveFenced, receiveMany, receiveManyFenced string
+	fresh, freshChecked, freshFenced, holds                string
 	failed, uncount, tried, forget                         string
 	bury, refused                                          string
 	undecided                                              string
@@ -74,6 +75,17 @@ func newStatements(schema string, asyncCommit bool) statements {
 		receiveFenced:     fill(fenced("$5", "$6") + fresh),
 		receiveMany:       fill(free + freshMany),
 		receiveManyFenced: fill(fenced("$4", "$5") + freshMany),
+
+		// The same for a connection whose server is known, in less of the
+		// database's time: a common table expression costs as much again.
+		fresh: fill(`INSERT INTO $SCHEMA.receipt (consumer, event_id, stream, sequence) VALUES ($1, $2, $3, $4) ON CONFLICT DO NOTHING`),
+		freshChecked: fill(`INSERT INTO $SCHEMA.receipt (consumer, event_id, stream, sequence) SELECT $1::text, $2::text, $3::text, $4::bigint
+			WHERE NOT EXISTS (SELECT FROM $SCHEMA.consumer_dead_letter WHERE ` + byEvent + `) ON CONFLICT DO NOTHING`),
+		freshFenced: fill(`INSERT INTO $SCHEMA.receipt (consumer, event_id, stream, sequence) SELECT $1::text, $2::text, $3::text, $4::bigint
+			FROM $SCHEMA.consumer WHERE durable = $5 AND stream = $3 AND session = $6
+			AND NOT EXISTS (SELECT FROM $SCHEMA.consumer_dead_letter d WHERE d.` + strings.ReplaceAll(byEvent, "resolved_at", "d.resolved_at") + `)
+			FOR KEY SHARE OF consumer ON CONFLICT DO NOTHING`),
+		holds: fill(`SELECT count(*) FROM (SELECT 1 FROM $SCHEMA.consumer WHERE durable = $1 AND stream = $2 AND session = $3 FOR KEY SHARE) AS held`),
 
 		failed: fill(`INSERT INTO $SCHEMA.attempt AS a (consumer, event_id, stream, sequence, attempts, deliveries, error)
 			VALUES ($1, $2, $3, $4, 1, $5, $6)

@@ -3,13 +3,10 @@ package main
 import (
 	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"math/rand/v2"
 	"os"
-	"strings"
 	"syscall"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -51,7 +48,7 @@ func (c *demoPartCmd) Run(e *env) error {
 	case "writer":
 		return c.write(e.ctx, db)
 	default:
-		return c.consume(e.ctx, db)
+		return c.consume(e.ctx)
 	}
 }
 
@@ -135,108 +132,6 @@ func (c *demoPartCmd) write(ctx context.Context, db *pgx.Conn) error {
 		if err := placeOrder(ctx, db, 1+random.IntN(20)); err != nil {
 			return err
 		}
-	}
-	return nil
-}
-
-// consume charges for each order. With receipts the charge commits together
-// with the proof that the event was applied.
-func (c *demoPartCmd) consume(ctx context.Context, db *pgx.Conn) error {
-	nc, err := nats.Connect(c.NATS, nats.MaxReconnects(-1), nats.ReconnectWait(50*time.Millisecond))
-	if err != nil {
-		return fmt.Errorf("connect to NATS: %w", err)
-	}
-	defer nc.Close()
-	js, err := jetstream.New(nc)
-	if err != nil {
-		return fmt.Errorf("use JetStream: %w", err)
-	}
-	consumer, err := c.consumer(ctx, js)
-	if err != nil {
-		return err
-	}
-	for ctx.Err() == nil {
-		batch, err := consumer.Fetch(1, jetstream.FetchMaxWait(time.Second))
-		if err != nil {
-			if !nc.IsConnected() { // the broker is restarted: the client comes back by itself
-				continue
-			}
-			return fmt.Errorf("fetch: %w", err)
-		}
-		for msg := range batch.Messages() {
-			if err := c.apply(ctx, db, msg); err != nil {
-				return err
-			}
-		}
-		if c.UntilEmpty {
-			info, err := consumer.Info(ctx)
-			if err == nil && info.NumPending == 0 && info.NumAckPending == 0 {
-				return nil
-			}
-		}
-	}
-	return nil
-}
-
-// consumer keeps the order of events by taking one at a time.
-func (c *demoPartCmd) consumer(ctx context.Context, js jetstream.JetStream) (jetstream.Consumer, error) {
-	var last error
-	for range 50 {
-		attempt, cancel := context.WithTimeout(ctx, time.Second)
-		consumer, err := js.CreateOrUpdateConsumer(attempt, strings.ToUpper(c.Source), jetstream.ConsumerConfig{
-			Durable: "charges", AckPolicy: jetstream.AckExplicitPolicy, AckWait: time.Second, MaxAckPending: 1, MaxDeliver: -1,
-		})
-		cancel()
-		if err == nil {
-			return consumer, nil
-		}
-		if ctx.Err() != nil {
-			return nil, ctx.Err()
-		}
-		last = err
-	}
-	return nil, fmt.Errorf("make the consumer: %w", last)
-}
-
-func (c *demoPartCmd) apply(ctx context.Context, db *pgx.Conn, msg jetstream.Msg) error {
-	var order orderPlaced
-	if err := json.Unmarshal(msg.Data(), &order); err != nil {
-		return fmt.Errorf("read the event: %w", err)
-	}
-	meta, err := msg.Metadata()
-	if err != nil {
-		return fmt.Errorf("read the message's metadata: %w", err)
-	}
-	tx, err := db.Begin(ctx)
-	if err != nil {
-		return fmt.Errorf("begin: %w", err)
-	}
-	defer tx.Rollback(context.WithoutCancel(ctx)) //nolint:errcheck // after a commit it does nothing
-	if !c.NoReceipt {
-		tag, err := tx.Exec(ctx, `INSERT INTO walrelay.receipt (consumer, event_id, stream, sequence) VALUES ('charges', $1, $2, $3)
-			ON CONFLICT DO NOTHING`, msg.Headers().Get("Nats-Msg-Id"), meta.Stream, int64(meta.Sequence.Stream)) //nolint:gosec // a demo's stream is small
-		if err != nil {
-			return fmt.Errorf("insert the receipt: %w", err)
-		}
-		if tag.RowsAffected() == 0 { // applied before
-			return ack(msg)
-		}
-	}
-	_, err = tx.Exec(ctx, `INSERT INTO charge (order_id, customer, number) VALUES ($1, $2, $3)`, order.Order, order.Customer, order.Number)
-	if err != nil {
-		return fmt.Errorf("charge: %w", err)
-	}
-	if err := tx.Commit(ctx); err != nil {
-		return fmt.Errorf("commit the charge: %w", err)
-	}
-	return ack(msg)
-}
-
-// ack may fail while the broker is away: the message comes again then, and the
-// receipt makes it harmless.
-func ack(msg jetstream.Msg) error {
-	if err := msg.Ack(); err != nil && !errors.Is(err, nats.ErrConnectionClosed) && !errors.Is(err, nats.ErrReconnectBufExceeded) {
-		return fmt.Errorf("ack: %w", err)
 	}
 	return nil
 }

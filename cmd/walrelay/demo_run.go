@@ -104,7 +104,7 @@ func (s *shop) finish(ctx context.Context, relay, consumer *process) error {
 		return errors.Join(err, relay.failed())
 	}
 	err := until(ctx, "the consumer has taken everything", func(ctx context.Context) (bool, error) {
-		c, err := s.w.js.Consumer(ctx, s.stream, "charges")
+		c, err := s.w.js.Consumer(ctx, s.stream, demoConsumer)
 		if err != nil {
 			return false, fmt.Errorf("look at the consumer: %w", err)
 		}

@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/nats-io/nats.go/jetstream"
+
 	"github.com/walrelay/walrelay/internal/testenv"
 )
 
@@ -108,14 +110,33 @@ func outboxKilled(ctx context.Context, w *world, name, title string, flags ...st
 	if err != nil {
 		return nil, err
 	}
-	if err := w.js.DeleteConsumer(ctx, s.stream, "charges"); err != nil {
-		return nil, fmt.Errorf("make the broker forget what it delivered: %w", err)
+	if err := s.redeliver(ctx); err != nil {
+		return nil, err
 	}
 	second, err := s.settle(ctx, "  ...and the broker redelivers everything", flags...)
 	if err != nil {
 		return nil, err
 	}
 	return []demoScenario{first, second}, nil
+}
+
+// redeliver makes the broker forget what it has delivered: the consumer begins
+// at the stream's first message again. It has to be there, since package inbox
+// makes a missing one anew behind what it knows to be applied.
+func (s *shop) redeliver(ctx context.Context) error {
+	old, err := s.w.js.Consumer(ctx, s.stream, demoConsumer)
+	if err != nil {
+		return fmt.Errorf("look at the consumer: %w", err)
+	}
+	if err := s.w.js.DeleteConsumer(ctx, s.stream, demoConsumer); err != nil {
+		return fmt.Errorf("make the broker forget what it delivered: %w", err)
+	}
+	cfg := old.CachedInfo().Config
+	cfg.DeliverPolicy, cfg.OptStartSeq = jetstream.DeliverAllPolicy, 0
+	if _, err := s.w.js.CreateConsumer(ctx, s.stream, cfg); err != nil {
+		return fmt.Errorf("make the broker forget what it delivered: %w", err)
+	}
+	return nil
 }
 
 // settle lets the consumer apply all that the stream holds, and counts.

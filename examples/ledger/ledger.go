@@ -98,8 +98,8 @@ func (l *ledger) deltas(ctx context.Context, stream jetstream.Stream) error {
 // made only where the entry is new.
 func (l *ledger) facts(ctx context.Context, stream jetstream.Stream) error {
 	// As if all acknowledgements had been lost.
-	if err := stream.DeleteConsumer(ctx, "ledger"); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
-		return fmt.Errorf("forget what was acknowledged: %w", err)
+	if err := l.box.Redeliver(ctx, "ledger"); err != nil && !errors.Is(err, jetstream.ErrConsumerNotFound) {
+		return err
 	}
 	consumer, err := inbox.New(inbox.Config{ //nolint:contextcheck // New bounds its look at the tables by itself
 		Name: "ledger", DB: l.box.Pool, JetStream: l.box.JetStream, Stream: sandbox.Stream, Subjects: []string{subject}, Batch: 50,

@@ -1,0 +1,89 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"syscall"
+
+	"github.com/walrelay/walrelay/examples/internal/sandbox"
+)
+
+// A nodeConsumer is consumer.js in a folder with its clients, and the process
+// that runs it.
+type nodeConsumer struct {
+	box *sandbox.Sandbox
+	dir string
+	out io.Writer
+	cmd *exec.Cmd
+	// said is what the process wrote; it is read after the process has ended.
+	said *bytes.Buffer
+}
+
+// install copies the program and lets npm fetch its clients.
+func (n *nodeConsumer) install(ctx context.Context) error {
+	if err := os.MkdirAll(n.dir, 0o700); err != nil {
+		return fmt.Errorf("make the program's folder: %w", err)
+	}
+	for _, name := range []string{"consumer.js", "package.json", ".npmrc"} {
+		text, err := fs.ReadFile(program, name)
+		if err != nil {
+			return fmt.Errorf("read %s: %w", name, err)
+		}
+		if err := os.WriteFile(filepath.Join(n.dir, name), text, 0o600); err != nil {
+			return fmt.Errorf("copy %s: %w", name, err)
+		}
+	}
+	npm := exec.CommandContext(ctx, "npm", "install", "--no-audit", "--no-fund", "--no-update-notifier", "--prefer-offline", "--loglevel=error")
+	npm.Dir = n.dir
+	if text, err := npm.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm install: %w: %s", err, bytes.TrimSpace(text))
+	}
+	return nil
+}
+
+// start begins to consume.
+func (n *nodeConsumer) start() error {
+	n.said = &bytes.Buffer{}
+	cmd := exec.Command("node", "consumer.js") //nolint:noctx // it is stopped by signals, as a service is
+	cmd.Dir = n.dir
+	cmd.Env = append(os.Environ(), "DATABASE_URL="+n.box.DatabaseURL, "NATS_URL="+n.box.NATS(),
+		"STREAM="+sandbox.Stream, "SUBJECT=outbox."+sandbox.Source+".order.>", "CONSUMER="+consumer)
+	cmd.Stdout, cmd.Stderr = n.said, n.said
+	if err := n.box.Start(cmd); err != nil {
+		return err
+	}
+	n.cmd = cmd
+	return nil
+}
+
+// kill gives the process, if there is one, no chance to tidy up.
+func (n *nodeConsumer) kill() {
+	if n.cmd == nil {
+		return
+	}
+	_ = n.cmd.Process.Kill() // it may have ended: Wait tells
+	_ = n.cmd.Wait()         // killed, as was meant
+	n.cmd = nil
+}
+
+// stop asks the process to end and waits for it.
+func (n *nodeConsumer) stop() error {
+	if err := n.cmd.Process.Signal(syscall.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
+		return fmt.Errorf("stop the consumer: %w", err)
+	}
+	err := n.cmd.Wait()
+	n.cmd = nil
+	if err != nil {
+		return fmt.Errorf("the consumer ended with %w: %s", err, bytes.TrimSpace(n.said.Bytes()))
+	}
+	lines := bytes.Split(bytes.TrimSpace(n.said.Bytes()), []byte("\n"))
+	fmt.Fprintf(n.out, "   the consumer wrote %d lines, the last: %s\n", len(lines), lines[len(lines)-1])
+	return nil
+}
