@@ -155,7 +155,7 @@ func (r *Relay) judge(ctx context.Context, err error, pause time.Duration) time.
 		r.state.set(ctx, StateStandby, err.Error())
 		return standbyPause
 	case slot.Shutdown:
-		r.state.set(ctx, StateWaiting, "PostgreSQL is shutting down: "+err.Error())
+		r.state.set(ctx, StateWaiting, "PostgreSQL ended the session, as it does when it shuts down: "+err.Error())
 		return leavePause
 	case slot.SlotLost, slot.SlotMissing, slot.PublicationMissing, slot.Refused:
 		r.state.set(ctx, StateWaiting, err.Error())

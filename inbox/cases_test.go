@@ -17,9 +17,7 @@ import (
 
 // I9.
 func TestA64OneEventDeliveredTwentyTimesAtOnceIsOneEffect(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		for _, level := range []sql.IsolationLevel{sql.LevelReadCommitted, sql.LevelRepeatableRead, sql.LevelSerializable} {
 			t.Run(level.String(), func(t *testing.T) {
 				t.Parallel()
@@ -88,9 +86,7 @@ func TestA65AHandlerThatTakesLongerThanTheAckWaitRunsOnce(t *testing.T) {
 
 // I9.
 func TestA67ADatabaseThatIsAwayBurnsNoAttempts(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		for _, order := range []inbox.Order{inbox.Unordered, inbox.PerAggregate} {
 			t.Run(fmt.Sprint("order ", order), func(t *testing.T) {
 				t.Parallel()
@@ -175,9 +171,7 @@ func TestA71TwoConsumersOfOneDatabaseEachApplyAnEvent(t *testing.T) {
 
 // I9.
 func TestA70ACommitWhoseAnswerIsLostIsSettledByTheReceipt(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		url := envtest.SharedPostgres(t)
 		w := newWorldOn(t, url)
 		addr, through := proxied(t, url)

@@ -20,9 +20,7 @@ import (
 
 // I9.
 func TestAnEventIsAppliedOnceHoweverOftenItIsStored(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		c := w.consumer(driver, w.config("billing"), apply)
 		w.start(c)
@@ -48,9 +46,7 @@ func TestAnEventIsAppliedOnceHoweverOftenItIsStored(t *testing.T) {
 }
 
 func TestAFailedEventIsTriedAgainAndThenADeadLetter(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		cfg := w.config("billing")
 		cfg.MaxAttempts = 4
@@ -93,9 +89,7 @@ func TestAFailedEventIsTriedAgainAndThenADeadLetter(t *testing.T) {
 }
 
 func TestPermanentAndPanicAndRetryAfter(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		var retried atomic.Int64
 		c := w.consumer(driver, w.config("billing"), func(ctx context.Context, tx exec, e inbox.Event[payload]) error {
@@ -128,9 +122,7 @@ func TestPermanentAndPanicAndRetryAfter(t *testing.T) {
 }
 
 func TestWhatIsNotAnEventIsADeadLetterAndNoHotLoop(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		c := w.consumer(driver, w.config("billing"), apply)
 		w.start(c)

@@ -313,9 +313,7 @@ func TestPayloadsKeepTheirDigitsAndNullIsNotEmpty(t *testing.T) {
 
 // I9.
 func TestASerializationFailureIsTriedAgainAtOnce(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		var calls atomic.Int64
 		c := w.consumer(driver, w.config("billing"), func(ctx context.Context, tx exec, e inbox.Event[payload]) error {

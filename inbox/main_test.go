@@ -169,8 +169,12 @@ type exec func(ctx context.Context, statement string, args ...any) error
 // bothDrivers runs a test with pgx and with database/sql.
 func bothDrivers(t *testing.T, test func(t *testing.T, driver string)) {
 	t.Helper()
+	t.Parallel()
 	for _, driver := range []string{"pgx", "sql"} {
-		t.Run(driver, func(t *testing.T) { test(t, driver) })
+		t.Run(driver, func(t *testing.T) {
+			t.Parallel()
+			test(t, driver)
+		})
 	}
 }
 

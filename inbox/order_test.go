@@ -36,7 +36,6 @@ func (w *world) orderedConfig(batch int) inbox.Config {
 func batches(t *testing.T, test func(t *testing.T, driver string, batch int)) {
 	t.Helper()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		for _, batch := range []int{1, 10} {
 			t.Run(fmt.Sprint("batch of ", batch), func(t *testing.T) { test(t, driver, batch) })
 		}
@@ -44,9 +43,7 @@ func batches(t *testing.T, test func(t *testing.T, driver string, batch int)) {
 }
 
 func TestAFailingEventHoldsBackItsAggregateAlone(t *testing.T) {
-	t.Parallel()
 	batches(t, func(t *testing.T, driver string, batch int) {
-		t.Parallel()
 		w := newWorld(t)
 		cfg := w.orderedConfig(batch)
 		cfg.MaxAttempts = 1000
@@ -83,9 +80,7 @@ func TestAFailingEventHoldsBackItsAggregateAlone(t *testing.T) {
 }
 
 func TestTheOrderOutlivesTheProcess(t *testing.T) {
-	t.Parallel()
 	batches(t, func(t *testing.T, driver string, batch int) {
-		t.Parallel()
 		w := newWorld(t)
 		cfg := w.orderedConfig(batch)
 		cfg.MaxAttempts = 1000
@@ -130,9 +125,7 @@ func TestTheOrderOutlivesTheProcess(t *testing.T) {
 }
 
 func TestEventsBehindAFailedOneAreParkedBeforeTheyFillMaxAckPending(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		cfg := w.orderedConfig(1)
 		cfg.MaxAttempts, cfg.MaxAckPending, cfg.Concurrency = 1000, 20, 2
@@ -244,9 +237,7 @@ func TestAConsumerWhoseSessionWasTakenCommitsNothing(t *testing.T) {
 }
 
 func TestOneEventOfABatchFailsAlone(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		cfg := w.config("billing")
 		cfg.Batch, cfg.Concurrency, cfg.MaxAttempts = 50, 1, 2
@@ -352,9 +343,7 @@ func TestADeletedJetStreamConsumerIsMadeAgainWhereAllWasDecided(t *testing.T) {
 }
 
 func TestARequeuedDeadLetterIsAppliedByTheRunningService(t *testing.T) {
-	t.Parallel()
 	bothDrivers(t, func(t *testing.T, driver string) {
-		t.Parallel()
 		w := newWorld(t)
 		cfg := w.config("billing")
 		cfg.MaxAttempts = 1

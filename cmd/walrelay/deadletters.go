@@ -21,6 +21,8 @@ import (
 type deadlettersCmd struct {
 	List deadlettersListCmd `cmd:"" help:"List dead letters, oldest first; without --all those that nobody has dealt with."`
 	Show deadlettersShowCmd `cmd:"" help:"Show one dead letter with its headers and payload."`
+
+	Accept deadlettersAcceptCmd `cmd:"" help:"Let a relay that holds delivery because of many refusals record them as dead letters, for an hour."`
 }
 
 type deadlettersListCmd struct {
