@@ -166,16 +166,16 @@ func (w *consumerWorld) settled(durables ...string) {
 				return err
 			}
 			subject := ">"
-			if info.Config.FilterSubject != "" {
-				subject = info.Config.FilterSubject
+			if len(info.Config.FilterSubjects) == 1 {
+				subject = info.Config.FilterSubjects[0]
 			}
 			last, err := w.stream.GetLastMsgForSubject(w.t.Context(), subject)
 			if err != nil {
 				return err
 			}
-			if info.NumAckPending != 0 || info.AckFloor.Stream < last.Sequence {
-				return fmt.Errorf("consumer %s: %d pending, %d without an ack, done up to %d of %d", durable,
-					info.NumPending, info.NumAckPending, info.AckFloor.Stream, last.Sequence)
+			if info.NumAckPending != 0 || info.Delivered.Stream < last.Sequence {
+				return fmt.Errorf("consumer %s: %d pending, %d without an ack, delivered up to %d of %d, acknowledged up to %d", durable,
+					info.NumPending, info.NumAckPending, info.Delivered.Stream, last.Sequence, info.AckFloor.Stream)
 			}
 		}
 		return nil

@@ -266,9 +266,9 @@ func (w *world) settled(durable string) {
 		if err != nil {
 			return err
 		}
-		if info.NumAckPending != 0 || info.AckFloor.Stream < stream.State.LastSeq {
-			return fmt.Errorf("consumer %s: %d pending, %d without an ack, done up to %d of %d", durable,
-				info.NumPending, info.NumAckPending, info.AckFloor.Stream, stream.State.LastSeq)
+		if info.NumAckPending != 0 || info.Delivered.Stream < stream.State.LastSeq {
+			return fmt.Errorf("consumer %s: %d pending, %d without an ack, delivered up to %d of %d", durable,
+				info.NumPending, info.NumAckPending, info.Delivered.Stream, stream.State.LastSeq)
 		}
 		return nil
 	})
