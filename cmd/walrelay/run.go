@@ -121,7 +121,7 @@ func (c *runCmd) Run(e *env) error {
 // limitMemory makes Go's collector work harder before the process outgrows what
 // is in flight plus what the rest needs. GOMEMLIMIT beats it.
 func limitMemory(inFlight int) {
-	const rest = 48 << 20
+	const rest = 32 << 20
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(inFlight) + rest)
 	}
