@@ -122,7 +122,9 @@ func publishReady(ctx context.Context, broker, source string, rows, size int) er
 		return err
 	}
 	s.Begin(ctx, tail, 0)
-	work, stop := context.WithCancel(ctx)
+	// The parent interrupts as soon as the stream holds everything, which is
+	// before the last acknowledgements are read.
+	work, stop := context.WithCancel(context.WithoutCancel(ctx))
 	ended := make(chan error, 1)
 	go func() { ended <- s.Run(work) }()
 	defer func() {
