@@ -216,6 +216,9 @@ func (w *consumerWorld) redeliver(durables ...string) {
 	w.exec(`UPDATE walrelay.consumer SET verified = 0, session = ''`)
 }
 
+// killsAStep is how often a consumer is killed at each of its steps.
+const killsAStep = 20
+
 // killsAtEachStep keeps one process for each of the settings alive, kills them
 // at each step that many times, and returns when that is done.
 func (w *consumerWorld) killsAtEachStep(all []consumerSettings, kills int) {
@@ -249,11 +252,7 @@ func TestA70ConsumerKilledAtEachStepAppliesEachEventOnce(t *testing.T) {
 			s := w.settings("billing")
 			s.Config.Batch = batch
 			stop := w.load(2 * time.Millisecond)
-			kills := 20
-			if batch > 1 && !long() {
-				kills = 3
-			}
-			w.killsAtEachStep([]consumerSettings{s, s, s}, kills)
+			w.killsAtEachStep([]consumerSettings{s, s, s}, killsAStep)
 			stop()
 			procs := []*consumerProcess{startConsumer(t, s), startConsumer(t, s), startConsumer(t, s)}
 			w.settled("billing")
@@ -286,11 +285,7 @@ func TestConsumerKilledAtEachStepKeepsTheOrderOfEachAggregate(t *testing.T) {
 		all, durables = append(all, s), append(durables, fmt.Sprint("billing-p", p))
 	}
 	stop := w.load(2 * time.Millisecond)
-	kills := 6
-	if long() {
-		kills = 20
-	}
-	w.killsAtEachStep(all, kills)
+	w.killsAtEachStep(all, killsAStep)
 	stop()
 	run := func() (procs []*consumerProcess) {
 		for _, s := range all {

@@ -163,7 +163,7 @@ func (c *Consumer) receiveFast(ctx context.Context, u unit, e *entry, f *fence, 
 	statement := c.sql.freshChecked
 	switch {
 	case f != nil:
-		statement, args = c.sql.freshFenced, append(args, c.cfg.durable(), f.session)
+		statement, args = c.sql.freshFenced, append(args, c.cfg.durable(), f.session, e.worker)
 	case e.Deliveries == 1 && e.Origin == "":
 		// There can be no dead letter of an event that comes for the
 		// first time.

@@ -12,9 +12,18 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/inbox"
+	"github.com/walrelay/walrelay/internal/testenv"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
 const benchWorkers = 4
+
+// newBenchWorld is a world whose database waits for its disk, as a service's
+// does.
+func newBenchWorld(b *testing.B) *world {
+	b.Helper()
+	return newWorldOn(b, envtest.Postgres(b, testenv.PGConfig{Settings: map[string]string{"fsync": "on"}}).URL("postgres"))
+}
 
 // fill stores b.N events of a thousand aggregates.
 func (w *world) fill(n int) {
@@ -42,7 +51,7 @@ func (w *world) fill(n int) {
 // BenchmarkPlainLoop is what a service would write without inbox: receipt and
 // effect in one transaction, ack after the commit.
 func BenchmarkPlainLoop(b *testing.B) {
-	w := newWorld(b)
+	w := newBenchWorld(b)
 	w.fill(b.N)
 	c, err := w.stream.CreateConsumer(b.Context(), jetstream.ConsumerConfig{Durable: "plain", AckPolicy: jetstream.AckExplicitPolicy})
 	if err != nil {
@@ -107,7 +116,7 @@ func BenchmarkInbox(b *testing.B) {
 		"PerAggregate": func(c *inbox.Config) { c.Order = inbox.PerAggregate },
 	} {
 		b.Run(name, func(b *testing.B) {
-			w := newWorld(b)
+			w := newBenchWorld(b)
 			w.fill(b.N)
 			cfg := w.config("bench")
 			cfg.Concurrency, cfg.Logger = benchWorkers, nil

@@ -29,6 +29,8 @@ type entry struct {
 	// suspect says that it may have killed the process that had it.
 	suspect bool
 	lane    *lane
+	// worker numbers the goroutine that has it, from 0.
+	worker int
 }
 
 // newEntry reads a delivered message.

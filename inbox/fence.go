@@ -59,7 +59,13 @@ func (f *fence) take(ctx context.Context) (taken bool, before string, err error)
 		if err != nil || !taken {
 			return err
 		}
-		_, err = u.exec(ctx, c.sql.takeOver, c.cfg.durable(), f.stream, f.session, c.cfg.Lease.Milliseconds())
+		if _, err := u.exec(ctx, c.sql.takeOver, c.cfg.durable(), f.stream, f.session, c.cfg.Lease.Milliseconds()); err != nil {
+			return err
+		}
+		if _, err := u.exec(ctx, c.sql.lockWorkers, c.cfg.durable(), f.stream); err != nil {
+			return err
+		}
+		_, err = u.exec(ctx, c.sql.takeWorkers, c.cfg.durable(), f.stream, f.session, c.cfg.Concurrency)
 		return err
 	})
 	return taken && err == nil, before, err

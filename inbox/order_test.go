@@ -220,7 +220,7 @@ func TestAConsumerWhoseSessionWasTakenCommitsNothing(t *testing.T) {
 	w.start(c)
 	w.publish("a", 0)
 	w.settled("billing")
-	w.exec(`UPDATE walrelay.consumer SET session = 'another', lease_until = clock_timestamp() + interval '2 s'`)
+	w.exec(`WITH taken AS (UPDATE walrelay.fence SET session = 'another') UPDATE walrelay.consumer SET session = 'another', lease_until = clock_timestamp() + interval '2 s'`)
 	w.publish("a", 1)
 	envtest.Eventually(t, 10*time.Second, func() error {
 		if !c.Status().Standby {

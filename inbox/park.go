@@ -47,14 +47,14 @@ func (s *session) park(ctx context.Context, e *entry, key string) error {
 }
 
 // doParked applies the first parked event of a lane.
-func (s *session) doParked(ctx context.Context, j job) error {
+func (s *session) doParked(ctx context.Context, worker int, j job) error {
 	e, err := s.unparked(ctx, j.parked)
 	if err != nil {
 		s.lanes.finish(j.lane, 0)
 		return err
 	}
 	if e != nil {
-		e.lane = j.lane
+		e.lane, e.worker = j.lane, worker
 		v := s.handle(ctx, e)
 		switch {
 		case v.end != nil:

@@ -176,7 +176,7 @@ func (s *session) deadLetter(ctx context.Context, u unit, id int64) (*entry, str
 		}
 		payload = raw.Data
 	}
-	e := &entry{Message: s.c.kept(subject, h, payload, stream, seq), seq: seq}
+	e := &entry{Message: s.c.kept(subject, h, payload, stream, seq), seq: seq, worker: s.c.cfg.Concurrency}
 	e.foreign = e.Message.read(s.c.cfg.Complete)
 	return e, by, nil
 }

@@ -82,9 +82,9 @@ func (s *session) run(ctx context.Context) (err error) {
 		g.Go(func() error { return s.fence.keep(beat) })
 	}
 	var busy sync.WaitGroup
-	for range s.c.cfg.Concurrency {
+	for worker := range s.c.cfg.Concurrency {
 		busy.Add(1)
-		g.Go(func() error { defer busy.Done(); return s.work(work) })
+		g.Go(func() error { defer busy.Done(); return s.work(work, worker) })
 	}
 	g.Go(func() error { return s.verify(intake) })
 	g.Go(func() error { return s.requeue(intake, work) })

@@ -16,7 +16,8 @@ type statements struct {
 	bury, refused                                          string
 	undecided                                              string
 	register, state, verify                                string
-	holder, takeOver, renew, release                       string
+	holder, takeOver, lockWorkers, takeWorkers             string
+	renew, release                                         string
 	park, parked, nextParked, unparked, unpark             string
 	requeued, requeue, resolve                             string
 	covered, cleaner, expired, expiredAttempts             string
@@ -68,7 +69,7 @@ func newStatements(schema string, asyncCommit bool) statements {
 		SELECT (SELECT count(*) FROM fence), coalesce((SELECT json_agg(event_id) FROM fresh), '[]')::text,
 			pg_postmaster_start_time()::text, $DURABLY`
 	return statements{
-		tables: fill(`SELECT t.name FROM (VALUES ('receipt'), ('attempt'), ('held'), ('consumer_dead_letter'), ('consumer')) AS t(name)
+		tables: fill(`SELECT t.name FROM (VALUES ('receipt'), ('attempt'), ('held'), ('consumer_dead_letter'), ('consumer'), ('fence')) AS t(name)
 			WHERE to_regclass(format('%s.%I', $1::text, t.name)) IS NULL`),
 
 		receive:           fill(free + fresh),
@@ -82,9 +83,9 @@ func newStatements(schema string, asyncCommit bool) statements {
 		freshChecked: fill(`INSERT INTO $SCHEMA.receipt (consumer, event_id, stream, sequence) SELECT $1::text, $2::text, $3::text, $4::bigint
 			WHERE NOT EXISTS (SELECT FROM $SCHEMA.consumer_dead_letter WHERE ` + byEvent + `) ON CONFLICT DO NOTHING`),
 		freshFenced: fill(`INSERT INTO $SCHEMA.receipt (consumer, event_id, stream, sequence) SELECT $1::text, $2::text, $3::text, $4::bigint
-			FROM $SCHEMA.consumer WHERE durable = $5 AND stream = $3 AND session = $6
+			FROM $SCHEMA.fence WHERE durable = $5 AND stream = $3 AND session = $6 AND worker = $7
 			AND NOT EXISTS (SELECT FROM $SCHEMA.consumer_dead_letter d WHERE d.` + strings.ReplaceAll(byEvent, "resolved_at", "d.resolved_at") + `)
-			FOR KEY SHARE OF consumer ON CONFLICT DO NOTHING`),
+			FOR KEY SHARE OF fence ON CONFLICT DO NOTHING`),
 		holds: fill(`SELECT count(*) FROM (SELECT 1 FROM $SCHEMA.consumer WHERE durable = $1 AND stream = $2 AND session = $3 FOR KEY SHARE) AS held`),
 
 		failed: fill(`INSERT INTO $SCHEMA.attempt AS a (consumer, event_id, stream, sequence, attempts, deliveries, error)
@@ -124,6 +125,11 @@ func newStatements(schema string, asyncCommit bool) statements {
 			WHERE durable = $1 AND stream = $2 AND (session IN ('', $3) OR lease_until < clock_timestamp()) FOR UPDATE`),
 		takeOver: fill(`UPDATE $SCHEMA.consumer SET session = $3, lease_until = clock_timestamp() + $4 * interval '1 millisecond'
 			WHERE durable = $1 AND stream = $2`),
+		lockWorkers: fill(`SELECT worker FROM $SCHEMA.fence WHERE durable = $1 AND stream = $2 ORDER BY worker FOR UPDATE`),
+		takeWorkers: fill(`INSERT INTO $SCHEMA.fence (durable, stream, worker, session)
+			SELECT $1::text, $2::text, n, $3::text FROM generate_series(0, greatest($4::integer,
+				(SELECT coalesce(max(worker), 0) FROM $SCHEMA.fence WHERE durable = $1 AND stream = $2))) AS n
+			ON CONFLICT (durable, stream, worker) DO UPDATE SET session = EXCLUDED.session`),
 		renew: fill(`UPDATE $SCHEMA.consumer SET lease_until = clock_timestamp() + $4 * interval '1 millisecond'
 			WHERE durable = $1 AND stream = $2 AND session = $3`),
 		release: fill(`UPDATE $SCHEMA.consumer SET session = '', lease_until = '-infinity'

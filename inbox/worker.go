@@ -7,22 +7,22 @@ import (
 )
 
 // work applies events until the lanes are closed.
-func (s *session) work(ctx context.Context) error {
+func (s *session) work(ctx context.Context, worker int) error {
 	for {
 		jobs := s.lanes.take(s.c.cfg.Batch)
 		if len(jobs) == 0 {
 			return nil
 		}
-		if err := s.do(ctx, jobs); err != nil {
+		if err := s.do(ctx, worker, jobs); err != nil {
 			return errUnless(ctx, err)
 		}
 	}
 }
 
 // do applies the events of jobs, and ends the jobs.
-func (s *session) do(ctx context.Context, jobs []job) error {
+func (s *session) do(ctx context.Context, worker int, jobs []job) error {
 	if jobs[0].parked != 0 {
-		return s.doParked(ctx, jobs[0])
+		return s.doParked(ctx, worker, jobs[0])
 	}
 	var all []*entry
 	for _, j := range jobs {
@@ -36,6 +36,7 @@ func (s *session) do(ctx context.Context, jobs []job) error {
 				s.lanes.done(e)
 				continue
 			}
+			e.worker = worker
 			all = append(all, e)
 		}
 	}
