@@ -52,6 +52,21 @@ type Config struct {
 	// outbox.{source}.{aggregate_type}.{event_type}.
 	Subject string
 
+	// Tables are the outbox tables. Empty means the one that migrate makes in
+	// Schema.
+	Tables []Table
+	// Routes say which event goes to which stream; the first match wins.
+	// Empty means that all go to Stream, with Subject.
+	Routes []Route
+	// Streams say how streams are written to where the defaults do not fit.
+	Streams []Stream
+	// Lean leaves out the headers that subject and body tell already, see
+	// docs/message.md.
+	Lean bool
+	// CloudEvents writes the attributes of CloudEvents 1.0 in binary mode as
+	// headers beside our own.
+	CloudEvents bool
+
 	// OnPoison says what becomes of an event that can never be published:
 	// [PoisonDeadLetter] or [PoisonHalt]. Empty means PoisonDeadLetter.
 	OnPoison string
@@ -173,10 +188,10 @@ func (c Config) withDefaults() (Config, error) {
 	c.StatusInterval = number(c.StatusInterval, time.Second)
 	c.Silence = number(c.Silence, time.Minute)
 	c.DrainTimeout = number(c.DrainTimeout, 20*time.Second)
-	if c.Window < 1 || c.Window > 65536 {
+	if c.Window < 1 || c.Window > maxWindow {
 		bad("Window", fmt.Sprint(c.Window), "use 1 to 65536 messages")
 	}
-	if c.InFlightBytes < 1<<20 {
+	if c.InFlightBytes < minInFlight {
 		bad("InFlightBytes", fmt.Sprint(c.InFlightBytes), "use at least 1048576 bytes")
 	}
 	for field, d := range map[string]time.Duration{
@@ -186,8 +201,14 @@ func (c Config) withDefaults() (Config, error) {
 			bad(field, d.String(), "use a positive duration such as 10s")
 		}
 	}
-	return c, errors.Join(problems...)
+	c.withRoutes(bad)
+	return c, errors.Join(append(problems, routeProblems(&c))...)
 }
+
+const (
+	maxWindow   = 65536
+	minInFlight = 1 << 20
+)
 
 func or(s, otherwise string) string {
 	if s == "" {

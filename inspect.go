@@ -40,11 +40,8 @@ func (s *session) look(ctx context.Context) error {
 		}
 		s.slotInfo.Store(&slotSeen{Info: info, at: time.Now()})
 		s.countLetters(ctx, conn)
-		p, err := slot.InspectPublication(ctx, conn, s.cfg.Publication, s.cfg.Schema, outboxTable)
-		if err != nil {
-			return err
-		}
-		return p.Check(s.cfg.Publication, s.cfg.Schema, outboxTable)
+		_, err = checkTables(ctx, conn, s.cfg)
+		return err
 	})
 }
 

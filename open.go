@@ -2,6 +2,7 @@ package walrelay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,13 +15,9 @@ import (
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
-	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
-
-// outboxTable is the outbox that migrate makes.
-const outboxTable = "outbox"
 
 // open makes the connections, sees that everything is in place, and takes the
 // slot. From then on the relay is the only one that delivers.
@@ -29,18 +26,7 @@ func (s *session) open(ctx context.Context) error {
 	if s.router, err = newRouter(s.cfg); err != nil {
 		return err
 	}
-	var streams []*stream
-	for _, name := range s.router.Streams() {
-		st := &stream{name: name}
-		st.pub = publish.New(s.nats, publish.Config{
-			Stream: name, Source: s.cfg.Source, Window: s.cfg.Window, MaxBytes: s.cfg.InFlightBytes,
-			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Refused: s.refusedByServer, Logger: s.log,
-		})
-		streams = append(streams, st)
-	}
-	s.mu.Lock()
-	s.streams = streams
-	s.mu.Unlock()
+	s.makeStreams()
 	if err := s.connect(ctx); err != nil {
 		return err
 	}
@@ -63,14 +49,6 @@ func (s *session) open(ctx context.Context) error {
 		}
 	}
 	return s.repl.Start(ctx)
-}
-
-func newRouter(c *Config) (*router.Router, error) {
-	return router.New(router.Config{
-		Source: c.Source,
-		Tables: []router.Table{{Schema: c.Schema, Name: outboxTable}},
-		Routes: []router.Route{{Stream: c.Stream, Subject: c.Subject}},
-	})
 }
 
 func (s *session) connect(ctx context.Context) error {
@@ -145,13 +123,14 @@ func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 	return info, nil
 }
 
+// checkPublication sees that the outbox tables are covered, and maps their
+// partitions where those come under their own names.
 func (s *session) checkPublication(ctx context.Context) error {
-	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
-		p, err := slot.InspectPublication(ctx, q, s.cfg.Publication, s.cfg.Schema, outboxTable)
-		if err != nil {
+	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
+		if s.leaves, err = checkTables(ctx, q, s.cfg); err != nil || !s.leaves {
 			return err
 		}
-		return p.Check(s.cfg.Publication, s.cfg.Schema, outboxTable)
+		return mapPartitions(ctx, q, s.cfg, s.router)
 	})
 }
 
@@ -176,6 +155,10 @@ func (s *session) createSlot(ctx context.Context) error {
 	}
 	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the slot is made")
 	for _, st := range s.streams {
+		_, err := s.nats.StreamInfo(ctx, st.name)
+		if missing, ok := errors.AsType[*publish.APIError](err); ok && missing.NotFound() {
+			continue // it holds nothing
+		}
 		tail, err := st.pub.Tail(ctx)
 		if err != nil {
 			return err

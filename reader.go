@@ -35,6 +35,8 @@ type reader struct {
 	index  uint64
 	unmet  int
 
+	strangers map[uint64]bool // generations of relations that are no outbox
+
 	maxPayload int // the largest that the server has named
 	flood      *flood
 }
@@ -168,7 +170,7 @@ func (r *reader) insert(ctx context.Context) error {
 	if s.nats.MaxPayload() > r.maxPayload {
 		r.limit()
 	}
-	if err := s.router.Route(&r.row, &r.routed); err != nil {
+	if err := r.route(ctx); err != nil {
 		return err
 	}
 	if r.unmet > 0 {
@@ -194,6 +196,18 @@ func (r *reader) insert(ctx context.Context) error {
 		return r.unrouted(ctx)
 	}
 	return nil
+}
+
+// route makes a message of the row.
+func (r *reader) route(ctx context.Context) error {
+	err := r.s.router.Route(&r.row, &r.routed)
+	if err != nil || r.routed.Verdict != router.NotOutbox {
+		return err
+	}
+	if again, err := r.adopt(ctx); err != nil || !again {
+		return err
+	}
+	return r.s.router.Route(&r.row, &r.routed)
 }
 
 // unrouted is an event that no route takes. Waiting keeps its place in the
@@ -267,6 +281,10 @@ func (r *reader) storedBefore(ctx context.Context, mark *dedup.Mark) (bool, erro
 func (r *reader) publish(ctx context.Context) error {
 	s := r.s
 	st := s.streams[r.routed.StreamIndex]
+	if st.behind.Load() {
+		s.owe(ctx, st)
+		return nil
+	}
 	if s.cfg.OnUnrouted == UnroutedDeadLetter {
 		ok, err := r.covered(ctx, st, r.routed.Message.Subject)
 		if err != nil {
@@ -283,8 +301,16 @@ func (r *reader) publish(ctx context.Context) error {
 	s.r.count.published.Add(1)
 	// The publisher writes the id itself; it stands first among the headers.
 	routed := &r.routed.Message
-	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID}
-	return st.pub.Send(ctx, r.tx, r.row.Position, &m)
+	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table}
+	err := st.pub.Send(ctx, r.tx, r.row.Position, &m)
+	if errors.Is(err, publish.ErrNoRoom) {
+		r.events--
+		s.r.count.published.Add(^uint64(0))
+		s.leaveBehind(ctx, st)
+		s.owe(ctx, st)
+		return nil
+	}
+	return err
 }
 
 // refuse records a row that can never be published, before anything behind it

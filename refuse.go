@@ -54,7 +54,7 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 	}
 	committed, _ := time.Parse(time.RFC3339Nano, header[envelope.HeaderCommittedAt]) // zero where the header is left out
 	err := s.record(ctx, deadletter.Letter{
-		Position: refused.Position, EventID: refused.Message.MsgID, Table: s.cfg.Schema + "." + outboxTable,
+		Position: refused.Position, EventID: refused.Message.MsgID, Table: refused.Message.Table,
 		AggregateType: aggregateType, AggregateID: aggregateID, EventType: eventType,
 		Stream: refused.Stream, Subject: refused.Message.Subject, Payload: refused.Message.Body,
 		PayloadNull: header[envelope.HeaderPayload] == "null",

@@ -28,12 +28,15 @@ type Relay struct {
 	state *stateBox
 	count counters
 
+	streams []string // that the routes name
+
 	mu      sync.Mutex
 	current *session               // nil between sessions
 	conn    *publish.Conn          // nil before Run
 	acked   map[string]dedup.Known // per stream: what this process knows to be stored, over all its sessions
 	lastErr string                 // why the last session ended
 	lastEnd time.Time
+	renewed time.Time // when a session last ended only to take up a stream
 }
 
 // New checks the configuration and does no I/O. Its error joins a
@@ -43,11 +46,12 @@ func New(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	if _, err := newRouter(&cfg); err != nil {
-		return nil, &ConfigError{Field: "Subject", Value: cfg.Subject, Reason: err.Error()}
-	}
 	log := cfg.Logger.With(slog.String("source", cfg.Source), slog.String("slot", cfg.Slot))
-	return &Relay{cfg: cfg, log: log, state: newStateBox(log), acked: map[string]dedup.Known{}}, nil
+	routes, err := newRouter(&cfg)
+	if err != nil {
+		return nil, err
+	}
+	return &Relay{cfg: cfg, log: log, state: newStateBox(log), streams: routes.Streams(), acked: map[string]dedup.Known{}}, nil
 }
 
 // Run relays until ctx ends, then waits for what is in flight (at most
@@ -81,6 +85,9 @@ func (r *Relay) Run(ctx context.Context) error {
 			}
 			break
 		}
+		if errors.Is(err, errRenew) {
+			continue
+		}
 		if relayed {
 			pause.Reset()
 		}
@@ -108,7 +115,10 @@ func (r *Relay) runSession(ctx context.Context, conn *publish.Conn) (relayed boo
 		r.current = nil
 		r.remember(s)
 		r.count.leftBy(s)
-		if err != nil {
+		switch {
+		case errors.Is(err, errRenew):
+			r.renewed = time.Now()
+		case err != nil:
 			r.lastErr, r.lastEnd = err.Error(), time.Now()
 		}
 	}()
@@ -124,6 +134,12 @@ func (r *Relay) remember(s *session) {
 			r.acked[st.name] = known
 		}
 	}
+}
+
+func (r *Relay) renewedAt() time.Time {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return r.renewed
 }
 
 const (

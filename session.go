@@ -2,7 +2,6 @@ package walrelay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"sync"
@@ -13,8 +12,6 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
-	"github.com/walrelay/walrelay/envelope"
-	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
@@ -43,6 +40,7 @@ type session struct {
 
 	epoch  uint32
 	router *router.Router
+	leaves bool // partitions come under their own names
 
 	mu      sync.Mutex // guards the ledger: reader and acknowledgements meet there
 	ledger  slot.Ledger
@@ -57,28 +55,10 @@ type session struct {
 	cancel    atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
 	slotInfo  atomic.Pointer[slotSeen]
 	lookNow   chan struct{} // slot and publication are to be looked at
-}
 
-// A stream is one stream of the session.
-type stream struct {
-	name string
-	pub  *publish.Stream
-	mark atomic.Pointer[dedup.Mark] // nil until its end was read; the reader's own afterwards
-	met  atomic.Bool
-	base dedup.Known // the stream's end at the start
-
-	limits router.Limits // the reader's own, as is
-	facts  publish.StreamFacts
-}
-
-// stored is what the stream is known to hold.
-func (s *stream) stored() dedup.Known {
-	known := s.base
-	st := s.pub.Status()
-	if st.LastSeq > known.LastSeq {
-		known.LastSeq, known.Position, known.MsgID = st.LastSeq, st.Position, st.MsgID
-	}
-	return known
+	renewal    atomic.Bool // the session ends so that the next one takes up a stream
+	stopIntake context.CancelFunc
+	spawn      func(func() error) // starts a goroutine that the session waits for
 }
 
 func newSession(r *Relay, conn *publish.Conn) *session {
@@ -109,7 +89,7 @@ func (s *session) run(ctx context.Context) error {
 		return context.Cause(ctx)
 	}
 	g, work := errgroup.WithContext(life)
-	spawn := func(f func() error) {
+	s.spawn = func(f func() error) {
 		g.Go(func() error {
 			err := f()
 			if err != nil {
@@ -119,25 +99,31 @@ func (s *session) run(ctx context.Context) error {
 		})
 	}
 	intake, stopIntake := context.WithCancel(work)
+	s.stopIntake = stopIntake
 	defer context.AfterFunc(ctx, stopIntake)()
 	defer context.AfterFunc(intake, s.repl.Interrupt)()
 	background, stopBackground := context.WithCancel(work)
 	defer stopBackground()
 
-	spawn(func() error { return s.listenLoop(background) })
-	spawn(func() error { return s.confirmLoop(background) })
-	spawn(func() error { return s.inspectLoop(background) })
+	s.spawn(func() error { return s.listenLoop(background) })
+	s.spawn(func() error { return s.confirmLoop(background) })
+	s.spawn(func() error { return s.inspectLoop(background) })
 	var halted error // why the reading ended where the rest is in order
-	spawn(func() error {
+	s.spawn(func() error {
 		defer stopBackground()
 		err := s.relay(intake, func(st *stream) {
-			spawn(func() error { return s.noteGap(work, st.pub.Run(background)) })
+			if st.started {
+				s.spawn(func() error { return s.noteGap(work, st.pub.Run(background)) })
+			} else {
+				s.spawn(func() error { s.catchUp(intake, st); return nil })
+			}
 		})
 		switch {
 		case work.Err() != nil:
 			return err
 		case ctx.Err() != nil:
 			s.r.state.set(work, StateStopping, "waiting for what is in flight")
+		case s.renewal.Load() && err == nil:
 		case halts(err):
 			halted = err
 		default:
@@ -152,8 +138,11 @@ func (s *session) run(ctx context.Context) error {
 	if err == nil {
 		err = s.leave(context.WithoutCancel(ctx))
 	}
-	if halted != nil {
+	switch {
+	case halted != nil:
 		return halted
+	case err == nil && s.renewal.Load() && ctx.Err() == nil:
+		return errRenew
 	}
 	return err
 }
@@ -170,22 +159,6 @@ func (s *session) relay(ctx context.Context, run func(*stream)) error {
 	s.relayed.Store(true)
 	s.r.state.set(ctx, StateRelaying, "")
 	return newReader(s).run(ctx)
-}
-
-// drain waits until everything that was handed to the publishers is stored.
-func (s *session) drain(ctx context.Context) error {
-	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
-	defer cancel()
-	for _, st := range s.streams {
-		if st.mark.Load() == nil {
-			continue
-		}
-		if err := st.pub.Drain(ctx); err != nil {
-			s.log.WarnContext(ctx, "stopping with messages that are not acknowledged; they will be sent again",
-				slog.String("stream", st.name), slog.Duration("drain_timeout", s.cfg.DrainTimeout))
-		}
-	}
-	return nil
 }
 
 // leave confirms what is stored and hangs up in good order.
@@ -243,90 +216,5 @@ func (s *session) close() {
 	}
 	if s.listen != nil {
 		_ = s.listen.Close(ctx)
-	}
-}
-
-// known is what must be in a stream: what this process saw stored and what the
-// witness remembers, whichever is more.
-func (s *session) known(name string, witnessed dedup.Known) dedup.Known {
-	s.r.mu.Lock()
-	defer s.r.mu.Unlock()
-	if own := s.r.acked[name]; own.LastSeq > witnessed.LastSeq {
-		return own
-	}
-	return witnessed
-}
-
-// start reads the end of each stream and decides what is to be passed over.
-func (s *session) start(ctx context.Context) error {
-	witness, err := s.take(ctx)
-	if err != nil {
-		return err
-	}
-	info, err := s.inspect(ctx)
-	if err != nil {
-		return err
-	}
-	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch}
-	unmet := false
-	for _, st := range s.streams {
-		tail, err := st.pub.Tail(ctx)
-		if err != nil {
-			return err
-		}
-		if problems := publish.Problems(tail.Facts); len(problems) > 0 {
-			return chainError(st.name, problems)
-		}
-		known := s.known(st.name, witness[st.name])
-		mark, err := dedup.Start(st.name, markTail(tail), known, at)
-		if err != nil {
-			return err
-		}
-		st.base = dedup.Known{Created: tail.Created, LastSeq: tail.LastSeq, Position: mark.Position(), MsgID: tail.MsgID}
-		if tail.Gone {
-			st.base.MsgID = known.MsgID
-		}
-		st.facts = tail.Facts
-		st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
-		st.pub.Begin(ctx, tail, known.LastSeq)
-		st.met.Store(mark.Met())
-		st.mark.Store(mark)
-		unmet = unmet || !mark.Met()
-		s.log.InfoContext(ctx, "stream goes on", slog.String("stream", st.name), slog.Uint64("last_seq", tail.LastSeq),
-			slog.String("mark", mark.Position().String()), slog.Bool("mark_met", mark.Met()),
-			slog.String("confirmed_lsn", info.Confirmed.String()))
-	}
-	if unmet {
-		s.mu.Lock()
-		s.ledger.Hold()
-		s.mu.Unlock()
-	}
-	return nil
-}
-
-func markTail(t publish.Tail) dedup.Tail {
-	tail := dedup.Tail{
-		Created: t.Created, LastSeq: t.LastSeq, Gone: t.Gone, Ours: t.Ours,
-		Position: t.Position, MsgID: t.MsgID, Subject: t.Subject,
-	}
-	if t.Origin != "" {
-		// The mark of a message that is not live is another event's position,
-		// whose id nobody has noted.
-		tail.MsgID = ""
-	}
-	return tail
-}
-
-// lsn is a helper for atomics that hold one.
-func lsn(v *atomic.Uint64) envelope.LSN { return envelope.LSN(v.Load()) }
-
-func chainError(name string, problems []publish.Problem) error {
-	errs := make([]error, len(problems))
-	for i, p := range problems {
-		errs[i] = errors.New(p.String())
-	}
-	return &slot.MisfitError{
-		Object: fmt.Sprintf("stream %q", name), Problem: "cannot be written in order",
-		Fix: errors.Join(errs...).Error(),
 	}
 }

@@ -119,7 +119,10 @@ type StreamStatus struct {
 	Mechanism string `json:"mechanism"` // chain
 	// MarkMet says whether all that the stream held at the start of the
 	// session has been recognised among what the slot sends again.
-	MarkMet bool      `json:"mark_met"`
+	MarkMet bool `json:"mark_met"`
+	// Behind says that the relay goes on without this stream until it can be
+	// had; its events are kept by the slot.
+	Behind  bool      `json:"behind,omitempty"`
 	State   string    `json:"state"`
 	Flowing bool      `json:"flowing"`          // events are stored as they come
 	Reason  string    `json:"reason,omitempty"` // what is waited for
@@ -156,6 +159,7 @@ type Counters struct {
 	Stored       uint64  `json:"stored"`
 	Passed       uint64  `json:"passed"`     // events that were in the stream already
 	Refused      uint64  `json:"refused"`    // events recorded as dead letters
+	Left         uint64  `json:"left"`       // events left to a later session, since their stream was in trouble
 	Skipped      uint64  `json:"skipped"`    // events whose route says skip
 	NotOutbox    uint64  `json:"not_outbox"` // inserts of tables that are no outbox
 	Updates      uint64  `json:"updates"`    // updates of an outbox, which are no events
@@ -188,7 +192,7 @@ func (r *Retries) add(c *publish.Counters) {
 
 type counters struct {
 	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
-	updates, deletes, truncates, sessions atomic.Uint64
+	updates, deletes, truncates, sessions, left atomic.Uint64
 
 	ages    ages
 	letters atomic.Pointer[DeadLetters]
@@ -201,7 +205,7 @@ type counters struct {
 func (c *counters) read() Counters {
 	return Counters{
 		Transactions: c.transactions.Load(), Rows: c.rows.Load(), Published: c.published.Load(), Stored: c.stored.Load(),
-		Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
+		Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
 		Updates: c.updates.Load(), Deletes: c.deletes.Load(), Truncates: c.truncates.Load(), Sessions: c.sessions.Load(),
 	}
 }
@@ -234,7 +238,9 @@ func (r *Relay) Status() Status {
 		s.status(&st)
 	}
 	if len(st.Streams) == 0 {
-		st.Streams = []StreamStatus{{Name: r.cfg.Stream, Mechanism: "chain", State: publish.StateIdle.String()}}
+		for _, name := range r.streams {
+			st.Streams = append(st.Streams, StreamStatus{Name: name, Mechanism: "chain", State: publish.StateIdle.String()})
+		}
 	}
 	if at, some := r.count.ages.oldest(); some || state == StateRelaying {
 		age := 0.0
@@ -286,7 +292,7 @@ func (s *session) streamStatus(retries *Retries) []StreamStatus {
 		p := st.pub.Status()
 		retries.add(&p.Counters)
 		one := StreamStatus{
-			Name: st.name, Mechanism: "chain", MarkMet: st.met.Load(),
+			Name: st.name, Mechanism: "chain", MarkMet: st.met.Load(), Behind: st.behind.Load(),
 			State: p.State.String(), Flowing: p.Healthy(), Reason: p.Reason, Since: p.Since,
 			InFlight: p.InFlight, Queued: p.Queued, Bytes: p.Bytes, LastSequence: p.LastSeq, StoredAt: p.StoredAt,
 			UnacknowledgedSince: p.UnacknowledgedSince, Attempts: p.Attempts, LastError: p.LastError, LastErrorAt: p.LastErrorAt,

@@ -16,6 +16,7 @@ import (
 type migrateCmd struct {
 	database `embed:""`
 	broker   `embed:""`
+	outboxes `embed:""`
 
 	Print    bool   `help:"Show the SQL and change nothing."`
 	Consumer bool   `help:"The consumer side: receipts, attempts, effects."`
@@ -25,7 +26,7 @@ type migrateCmd struct {
 
 // Run applies or prints what is missing. What is there already stays as it is.
 func (c *migrateCmd) Run(e *env) error {
-	cfg := migrations.Config{Schema: c.Schema, Slot: c.Slot, Publication: c.Publication}
+	cfg := migrations.Config{Schema: c.Schema, Slot: c.Slot, Publication: c.Publication, Tables: c.forMigrations(c.Schema)}
 	cfg.Slot = firstOf(cfg.Slot, strings.ReplaceAll(strings.ToLower(c.Source), "-", "_"))
 	cfg.Publication = firstOf(cfg.Publication, cfg.Slot)
 	if c.Print {
@@ -56,7 +57,7 @@ func (c *migrateCmd) check() error {
 	if c.Stream != "" && c.NATS == "" {
 		problems = append(problems, &walrelay.ConfigError{Field: "Stream", Reason: "needs --nats, a URL such as nats://127.0.0.1:4222"})
 	}
-	return errors.Join(append(problems, c.checkDatabase(), c.checkNATS())...)
+	return errors.Join(append(problems, c.checkDatabase(), c.checkNATS(), c.checkTables())...)
 }
 
 func (c *migrateCmd) migrate(e *env, cfg migrations.Config) error {

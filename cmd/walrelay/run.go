@@ -47,10 +47,16 @@ type relaying struct {
 	broker   `embed:""`
 	logging  `embed:""`
 	listener `embed:""`
+	outboxes `embed:""`
 
 	ReplicationURL string        `help:"Direct way to PostgreSQL where --database-url leads through a pooler." placeholder:"URL" secret:"dsn"`
 	Stream         string        `help:"JetStream stream (default: the source in capitals)." placeholder:"NAME"`
 	Subject        string        `help:"Template of subjects (default: outbox.{source}.{aggregate_type}.{event_type})." placeholder:"TEMPLATE"`
+	Shared         bool          `help:"Others write to --stream too: the order of each aggregate is kept instead of that of the whole source."`
+	Routes         routeList     `help:"Which event goes to which stream; the first match wins (default: all to --stream)." placeholder:"YAML" shape:"list"`
+	Streams        streamList    `help:"How streams of --routes are written to where the defaults do not fit." placeholder:"YAML" shape:"list"`
+	Headers        string        `help:"lean leaves out the headers that subject and body tell already." enum:"full,lean" default:"full"`
+	Format         string        `help:"cloudevents writes the attributes of CloudEvents 1.0 as headers too." enum:"plain,cloudevents" default:"plain"`
 	Window         int           `help:"Messages published and not yet acknowledged." default:"1024"`
 	InFlightBytes  int           `help:"Bytes held for messages that are not acknowledged, per stream." default:"33554432"`
 	AckTimeout     time.Duration `help:"How long an acknowledgement may take." default:"5s"`
@@ -65,7 +71,12 @@ type relaying struct {
 }
 
 func (c *relaying) config(log *slog.Logger) walrelay.Config {
+	streams := c.Streams.list
+	if c.Shared && len(streams) == 0 {
+		streams = []walrelay.Stream{{Name: firstOf(c.Stream, strings.ToUpper(c.Source)), Shared: true}}
+	}
 	return walrelay.Config{
+		Tables: c.tables(c.Schema), Routes: c.Routes.list, Streams: streams, Lean: c.Headers == "lean", CloudEvents: c.Format == "cloudevents",
 		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, DatabasePassword: c.password(),
 		NATS: c.NATS, NATSOptions: c.options,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
@@ -78,7 +89,10 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 // check finds all that is wrong without a server.
 func (c *relaying) check() error {
 	_, err := walrelay.New(c.config(nil))
-	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkAdmin())
+	if c.Shared && len(c.Streams.list) > 0 {
+		err = errors.Join(err, &walrelay.ConfigError{Field: "Shared", Reason: "is for --stream alone; write shared: true into --streams"})
+	}
+	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkAdmin(), c.checkTables())
 }
 
 // derived are the values of settings that follow from others.
@@ -86,6 +100,7 @@ func (c *relaying) derived() map[string]string {
 	return map[string]string{
 		"slot":            c.slotName(),
 		"publication":     c.slotName(),
+		"table":           c.Schema + ".outbox",
 		"stream":          strings.ToUpper(c.Source),
 		"subject":         "outbox.{source}.{aggregate_type}.{event_type}",
 		"replication-url": maskDSN(c.DatabaseURL),

@@ -158,7 +158,7 @@ func (s *settings) explain(err error) []string {
 		if c.Value == "" && strings.HasPrefix(c.Reason, "is not set") && s.guessed[name] {
 			continue // the misspelling was reported
 		}
-		line := s.where(name)
+		line := s.whereOf(name)
 		if c.Value != "" {
 			line += fmt.Sprintf("=%q", c.Value)
 		}
@@ -174,6 +174,16 @@ func (s *settings) where(name string) string {
 		return g.where
 	}
 	return "--" + name
+}
+
+// whereOf does so for a part of a setting too, such as routes[0].subject.
+func (s *settings) whereOf(name string) string {
+	base, part, ok := strings.Cut(name, "[")
+	if !ok {
+		return s.where(name)
+	}
+	word, rest, _ := strings.Cut(s.where(s.flagOf(base)), " ")
+	return strings.TrimSpace(word + "[" + part + " " + rest)
 }
 
 // flagOf finds the flag of a field of walrelay.Config: database-url for
@@ -198,6 +208,9 @@ func usable(f *kong.Flag, value string) error {
 	target := reflect.New(f.Target.Type()).Elem()
 	scan := kong.ScanFromTokens(kong.Token{Value: value, Type: kong.FlagValueToken})
 	if err := f.Mapper.Decode(&kong.DecodeContext{Value: f.Value, Scan: scan}, target); err != nil {
+		if shape, ok := errors.AsType[*shapeError](err); ok {
+			return shape
+		}
 		return fmt.Errorf("use %s, not %q", wanted(f), value)
 	}
 	return nil

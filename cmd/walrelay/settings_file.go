@@ -67,6 +67,11 @@ func (s *settings) entry(file string, k, v *yaml.Node, seen map[string]int) {
 		return
 	}
 	value, err := plainValue(v)
+	if s.known[name].Tag.Get("shape") == "list" && v.Kind != yaml.ScalarNode {
+		var text []byte
+		text, err = jsonOf(v)
+		value = string(text)
+	}
 	switch {
 	case err != nil:
 		s.problem("%s: %v", where, err)

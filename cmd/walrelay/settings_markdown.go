@@ -101,6 +101,9 @@ func kind(f *kong.Flag) string {
 	case "string":
 		return strings.ToLower(firstOf(f.PlaceHolder, "text"))
 	}
+	if f.Tag.Get("shape") == "list" {
+		return "list"
+	}
 	if strings.HasSuffix(f.Name, "-bytes") {
 		return "bytes"
 	}

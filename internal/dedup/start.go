@@ -100,6 +100,13 @@ func Start(stream string, tail Tail, known Known, slot Slot) (*Mark, error) {
 	}
 }
 
+// Remembered gives the mark of a stream whose end cannot be read now: what the
+// witness remembers of it is stored, and must be met like any mark. More may be
+// stored; that is for the session that can read the end.
+func Remembered(stream string, known Known, slot Slot) (*Mark, error) {
+	return markOf(stream, Mark{pos: known.Position, id: known.MsgID}, slot)
+}
+
 func markOf(stream string, m Mark, slot Slot) (*Mark, error) {
 	switch {
 	case m.pos.Epoch > slot.Epoch:

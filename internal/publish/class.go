@@ -106,6 +106,9 @@ func (e *APIError) Error() string {
 	return fmt.Sprintf("%s (JetStream error %d)", e.Description, e.Code)
 }
 
+// NotFound says that the stream does not exist.
+func (e *APIError) NotFound() bool { return e.Code == codeStreamNotFound }
+
 // explain says what an answer of the server means for the operator of stream.
 func explain(stream string, e *APIError) string {
 	switch e.Code {

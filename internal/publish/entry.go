@@ -22,6 +22,9 @@ type Message struct {
 	Body []byte
 	// MsgID becomes Nats-Msg-Id. It must not be empty.
 	MsgID string
+	// Table is the table that the event came from, for [Refused]. It is kept
+	// as it is, not copied.
+	Table string
 }
 
 // entryBytes is what an entry costs beside its bytes in the arena; it counts
@@ -37,6 +40,7 @@ type entry struct {
 	template   *template
 	tx         uint64
 	pos        envelope.Position
+	table      string
 	fail       *failure // the refusal of the last attempt
 	subjectLen int
 	idLen      int
@@ -74,6 +78,7 @@ func (e *entry) encode(m *Message) {
 	b = append(b, m.Subject...)
 	b = append(b, m.MsgID...)
 	_ = append(b, m.Body...)
+	e.table = m.Table
 	e.subjectLen, e.idLen, e.bodyLen = len(m.Subject), len(m.MsgID), len(m.Body)
 }
 
@@ -110,7 +115,7 @@ func (e *entry) fill(m *nats.Msg, last string) {
 func (e *entry) message() Message {
 	var m nats.Msg
 	e.fill(&m, "")
-	out := Message{Subject: strings.Clone(m.Subject), MsgID: strings.Clone(e.id()), Body: append([]byte{}, m.Data...)}
+	out := Message{Table: e.table, Subject: strings.Clone(m.Subject), MsgID: strings.Clone(e.id()), Body: append([]byte{}, m.Data...)}
 	for i, name := range e.template.names {
 		out.Headers = append(out.Headers, envelope.Header{Name: name, Value: strings.Clone(*e.template.values[i])})
 	}

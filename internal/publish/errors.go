@@ -12,6 +12,10 @@ import (
 // ErrStopped is what Send and Drain give once Run has returned.
 var ErrStopped = errors.New("stream is not running")
 
+// ErrNoRoom is what Send gives when nothing flows and all the room for what
+// waits is taken, see Config.GiveWay. The message was not taken.
+var ErrNoRoom = errors.New("the stream is in trouble and has no room for more")
+
 // A GapError says that the stream no longer has what it acknowledged: its end
 // is lower, or it was made anew. The leader has said so twice.
 type GapError struct {

@@ -31,6 +31,10 @@ type Config struct {
 	// LossConfirm is the time between the two answers of the leader that
 	// prove a loss. Zero means 10 s.
 	LossConfirm time.Duration
+	// GiveWay is how long Send waits for room while nothing flows before it
+	// gives [ErrNoRoom], so that a stream in trouble does not stop others.
+	// Zero means for ever.
+	GiveWay time.Duration
 	// RetryMost is the longest pause between attempts. Zero means 5 s.
 	RetryMost time.Duration
 	// Stored is told that n more events of transaction tx are stored, in the
@@ -151,7 +155,7 @@ func (s *Stream) Begin(_ context.Context, tail Tail, lastAcked uint64) {
 
 // Send copies m and publishes it in its turn. It blocks while the window is
 // full (when messages flow) or while the byte bound is; in an outage it queues
-// up to that bound. Position is the event's, tx what Stored is told.
+// up to that bound, and then waits or gives ErrNoRoom, as Config.GiveWay says. Position is the event's, tx what Stored is told.
 func (s *Stream) Send(ctx context.Context, tx uint64, pos envelope.Position, m *Message) error {
 	if m.MsgID == "" {
 		return errNoID
@@ -160,8 +164,11 @@ func (s *Stream) Send(ctx context.Context, tx uint64, pos envelope.Position, m *
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	for !s.roomFor(size) {
-		if err := s.wait(ctx, 0); err != nil {
+		if err := s.wait(ctx, s.cfg.GiveWay); err != nil && !errors.Is(err, errWaited) {
 			return err
+		}
+		if s.cfg.GiveWay > 0 && !s.troubleSince.IsZero() && time.Since(s.troubleSince) >= s.cfg.GiveWay && !s.roomFor(size) {
+			return ErrNoRoom
 		}
 	}
 	if s.stopErr != nil {

@@ -153,6 +153,12 @@ func (s *Stream) resumed(ctx context.Context) {
 	}
 }
 
+// Wait shows reason as what the stream waits for, and waits d: for a caller who
+// found something in the way between Tail and Begin.
+func (s *Stream) Wait(ctx context.Context, reason string, d time.Duration) {
+	s.trouble(ctx, errors.New(reason), d)
+}
+
 // trouble shows err as what is waited for, then waits d, or until there is a
 // connection if that is what is missing.
 func (s *Stream) trouble(ctx context.Context, err error, d time.Duration) {

@@ -24,6 +24,7 @@ type Ledger struct {
 	early     int // events of the open transaction that were stored before its commit came
 	lastTx    uint64
 	held      bool
+	owedFrom  uint64 // the first transaction with an event that this session leaves to another one; zero: none
 	confirmed envelope.LSN
 }
 
@@ -52,19 +53,41 @@ func (l *Ledger) Commit(end envelope.LSN, events int) {
 	pending := events - l.early
 	tx := l.openTx
 	l.openTx, l.early = 0, 0
+	if l.owedFrom != 0 {
+		return
+	}
 	l.push(entry{lsn: end, tx: tx, pending: pending})
 }
 
 // Keepalive enters the server's WAL end. It can be confirmed only when
 // everything received before it is stored, so it takes its turn.
-func (l *Ledger) Keepalive(walEnd envelope.LSN) { l.push(entry{lsn: walEnd}) }
+func (l *Ledger) Keepalive(walEnd envelope.LSN) {
+	if l.owedFrom == 0 {
+		l.push(entry{lsn: walEnd})
+	}
+}
+
+// Owe says that an event of the open transaction is left to a later session.
+// From this transaction on nothing can be confirmed in this one, so nothing
+// from it on is kept: whatever the ledger is told of it is let pass.
+func (l *Ledger) Owe() {
+	if l.owedFrom == 0 {
+		l.owedFrom = l.openTx
+	}
+}
+
+// Owes says whether Owe was called.
+func (l *Ledger) Owes() bool { return l.owedFrom != 0 }
 
 // Stored says that n more events of transaction tx are stored or
 // dead-lettered. It is an error to report more than the transaction has, or a
 // transaction that the ledger does not hold: confirming goes wrong from there,
 // so the session must end.
 func (l *Ledger) Stored(tx uint64, n int) error {
-	if tx != 0 && tx == l.openTx {
+	switch {
+	case l.owedFrom != 0 && tx >= l.owedFrom:
+		return nil
+	case tx != 0 && tx == l.openTx:
 		l.early += n
 		return nil
 	}

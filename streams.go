@@ -1,0 +1,316 @@
+package walrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sync/errgroup"
+
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/router"
+	"github.com/walrelay/walrelay/internal/slot"
+)
+
+// A stream is one stream of the session.
+//
+// One that cannot be started (it is missing, its server is away, its settings
+// do not fit) or that has no room for more while nothing flows is left behind:
+// the others go on, its further events are left to the next session, and as
+// soon as it can be had again this session ends in good order for that next
+// one, which the slot sends everything to again.
+type stream struct {
+	name string
+	Stream
+	pub  *publish.Stream
+	mark atomic.Pointer[dedup.Mark] // nil until it is known where the stream goes on; the reader's own afterwards
+	met  atomic.Bool
+	base dedup.Known // the stream's end at the start
+
+	started bool        // Begin was called; set before the reader runs
+	behind  atomic.Bool // its events are left to the next session
+
+	limits router.Limits // the reader's own, as is
+	facts  publish.StreamFacts
+}
+
+// stored is what the stream is known to hold.
+func (st *stream) stored() dedup.Known {
+	known := st.base
+	s := st.pub.Status()
+	if s.LastSeq > known.LastSeq {
+		known.LastSeq, known.Position, known.MsgID = s.LastSeq, s.Position, s.MsgID
+	}
+	return known
+}
+
+const (
+	// giveWayAfter is how long a stream may be in trouble, with no room left,
+	// before the reader goes on without it.
+	giveWayAfter = 2 * time.Second
+	// startGrace is how long the start waits for the other streams once the
+	// first one is there.
+	startGrace = 3 * time.Second
+	// renewEvery is the least time between two sessions that end only to take
+	// up a stream that was left behind.
+	renewEvery = 10 * time.Second
+)
+
+func (s *session) makeStreams() {
+	names := s.router.Streams()
+	streams := make([]*stream, 0, len(names))
+	for _, name := range names {
+		st := &stream{name: name, Stream: s.cfg.stream(name)}
+		cfg := publish.Config{
+			Stream: name, Source: s.cfg.Source, Window: st.Window, MaxBytes: st.InFlightBytes,
+			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Refused: s.refusedByServer, Logger: s.log,
+		}
+		if len(names) > 1 {
+			cfg.GiveWay = giveWayAfter
+		}
+		st.pub = publish.New(s.nats, cfg)
+		streams = append(streams, st)
+	}
+	s.mu.Lock()
+	s.streams = streams
+	s.mu.Unlock()
+}
+
+// known is what must be in a stream: what this process saw stored and what the
+// witness remembers, whichever is more.
+func (s *session) known(name string, witnessed dedup.Known) dedup.Known {
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	if own := s.r.acked[name]; own.LastSeq > witnessed.LastSeq {
+		return own
+	}
+	return witnessed
+}
+
+// start reads the end of each stream and decides what is to be passed over. It
+// waits until one stream is there, and a little for the others.
+func (s *session) start(ctx context.Context) error {
+	witness, err := s.take(ctx)
+	if err != nil {
+		return err
+	}
+	info, err := s.inspect(ctx)
+	if err != nil {
+		return err
+	}
+	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch}
+	for _, st := range s.streams {
+		st.base = s.known(st.name, witness[st.name])
+	}
+	tails, err := s.tails(ctx)
+	if err != nil {
+		return err
+	}
+	unmet := false
+	for i, st := range s.streams {
+		var mark *dedup.Mark
+		if tails[i] != nil {
+			mark, err = s.begin(ctx, st, *tails[i], at)
+		} else {
+			mark, err = dedup.Remembered(st.name, st.base, at)
+			st.behind.Store(true)
+			s.log.WarnContext(ctx, "stream is left behind until it can be had; the others go on", slog.String("stream", st.name),
+				slog.String("cause", st.pub.Status().Reason))
+		}
+		if err != nil {
+			return err
+		}
+		st.met.Store(mark.Met())
+		st.mark.Store(mark)
+		unmet = unmet || !mark.Met()
+		s.log.InfoContext(ctx, "stream goes on", slog.String("stream", st.name), slog.Uint64("last_seq", st.base.LastSeq),
+			slog.String("mark", mark.Position().String()), slog.Bool("mark_met", mark.Met()),
+			slog.String("confirmed_lsn", info.Confirmed.String()))
+	}
+	if unmet {
+		s.mu.Lock()
+		s.ledger.Hold()
+		s.mu.Unlock()
+	}
+	return nil
+}
+
+// begin lets a stream whose end is known go on behind it.
+func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at dedup.Slot) (*dedup.Mark, error) {
+	known := st.base
+	mark, err := dedup.Start(st.name, markTail(tail), known, at)
+	if err != nil {
+		return nil, err
+	}
+	st.base = dedup.Known{Created: tail.Created, LastSeq: tail.LastSeq, Position: mark.Position(), MsgID: tail.MsgID}
+	if tail.Gone {
+		st.base.MsgID = known.MsgID
+	}
+	st.facts = tail.Facts
+	st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
+	st.pub.Begin(ctx, tail, known.LastSeq)
+	st.started = true
+	return mark, nil
+}
+
+// tails reads the ends of all streams at the same time; nil for those that
+// could not be had in time.
+func (s *session) tails(ctx context.Context) ([]*publish.Tail, error) {
+	type found struct {
+		i    int
+		tail publish.Tail
+		err  error
+	}
+	asking, enough := context.WithCancel(ctx)
+	results := make(chan found, len(s.streams))
+	for i, st := range s.streams {
+		go func() {
+			tail, err := st.tail(asking)
+			results <- found{i: i, tail: tail, err: err}
+		}()
+	}
+	tails := make([]*publish.Tail, len(s.streams))
+	var late <-chan time.Time
+	for range s.streams {
+		select {
+		case f := <-results:
+			if f.err != nil && asking.Err() == nil {
+				enough()
+				return nil, f.err
+			}
+			if f.err != nil {
+				continue
+			}
+			tails[f.i] = &f.tail
+			if late == nil {
+				grace := time.NewTimer(startGrace)
+				defer grace.Stop()
+				late = grace.C
+			}
+			continue
+		case <-late:
+		}
+		enough() // those that are still asking give up, and say so
+		f := <-results
+		if f.err == nil {
+			tails[f.i] = &f.tail
+		}
+	}
+	enough()
+	return tails, ctx.Err()
+}
+
+// tail asks until the stream is there and can be written to.
+func (st *stream) tail(ctx context.Context) (publish.Tail, error) {
+	for {
+		tail, err := st.pub.Tail(ctx)
+		if err != nil {
+			return tail, err
+		}
+		problems := publish.Problems(tail.Facts)
+		if len(problems) == 0 {
+			return tail, nil
+		}
+		st.pub.Wait(ctx, chainError(st.name, problems).Error(), 5*time.Second)
+	}
+}
+
+func markTail(t publish.Tail) dedup.Tail {
+	tail := dedup.Tail{
+		Created: t.Created, LastSeq: t.LastSeq, Gone: t.Gone, Ours: t.Ours,
+		Position: t.Position, MsgID: t.MsgID, Subject: t.Subject,
+	}
+	if t.Origin != "" {
+		// The mark of a message that is not live is another event's position,
+		// whose id nobody has noted.
+		tail.MsgID = ""
+	}
+	return tail
+}
+
+func chainError(name string, problems []publish.Problem) error {
+	errs := make([]error, len(problems))
+	for i, p := range problems {
+		errs[i] = errors.New(p.String())
+	}
+	return &slot.MisfitError{
+		Object: fmt.Sprintf("stream %q", name), Problem: "cannot be written in order",
+		Fix: errors.Join(errs...).Error(),
+	}
+}
+
+// errRenew ends a session in good order because a stream that was left behind
+// can be had again.
+var errRenew = errors.New("a stream that was left behind can be had again")
+
+// catchUp waits until a stream that was left behind can be had, then asks for
+// a new session. It returns when ctx ends.
+func (s *session) catchUp(ctx context.Context, st *stream) {
+	if st.started {
+		if err := st.pub.Drain(ctx); err != nil {
+			return // Run has ended, or the session has
+		}
+	} else if _, err := st.tail(ctx); err != nil {
+		return
+	}
+	s.r.wait(ctx, time.Until(s.r.renewedAt().Add(renewEvery)))
+	if ctx.Err() != nil {
+		return
+	}
+	s.log.InfoContext(ctx, "stream can be had again; a new session takes it up", slog.String("stream", st.name))
+	s.renewal.Store(true)
+	s.stopIntake()
+}
+
+// leaveBehind lets the reader go on without a stream.
+func (s *session) leaveBehind(ctx context.Context, st *stream) {
+	if st.behind.Swap(true) {
+		return
+	}
+	s.log.WarnContext(ctx, "stream is left behind: it is in trouble and has no room for more; the others go on",
+		slog.String("stream", st.name), slog.String("cause", st.pub.Status().Reason), slog.Int("bytes", st.InFlightBytes))
+	s.spawn(func() error { s.catchUp(ctx, st); return nil })
+}
+
+// owe leaves an event of the open transaction to the next session.
+func (s *session) owe(ctx context.Context, st *stream) {
+	s.r.count.left.Add(1)
+	s.mu.Lock()
+	first := !s.ledger.Owes()
+	s.ledger.Owe()
+	s.mu.Unlock()
+	if first {
+		s.log.WarnContext(ctx, "nothing is confirmed from here on until the stream can be had: the slot keeps the write-ahead log",
+			slog.String("stream", st.name))
+	}
+}
+
+// drain waits until everything that was handed to the publishers is stored. A
+// session that is only renewed does not wait for those in trouble.
+func (s *session) drain(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, s.cfg.DrainTimeout)
+	defer cancel()
+	g := new(errgroup.Group)
+	for _, st := range s.streams {
+		status := st.pub.Status()
+		if !st.started || s.renewal.Load() && !status.Healthy() {
+			continue
+		}
+		g.Go(func() error {
+			if err := st.pub.Drain(ctx); err != nil {
+				s.log.WarnContext(ctx, "stopping with messages that are not acknowledged; they will be sent again",
+					slog.String("stream", st.name), slog.Duration("drain_timeout", s.cfg.DrainTimeout))
+			}
+			return nil
+		})
+	}
+	return g.Wait()
+}
+
+// lsn is a helper for atomics that hold one.
+func lsn(v *atomic.Uint64) envelope.LSN { return envelope.LSN(v.Load()) }
