@@ -173,6 +173,11 @@ func (r *reader) insert(ctx context.Context) error {
 	if err := r.route(ctx); err != nil {
 		return err
 	}
+	if r.routed.Verdict == router.Refused && r.grown(ctx) {
+		if err := r.route(ctx); err != nil {
+			return err
+		}
+	}
 	if r.unmet > 0 {
 		passed, err := r.pass(ctx)
 		if err != nil {

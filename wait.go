@@ -8,6 +8,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/internal/deadletter"
+	"github.com/walrelay/walrelay/internal/router"
 )
 
 // waitEvery is how often a reader that waits for an operator looks again.
@@ -89,4 +90,26 @@ func (r *reader) covered(ctx context.Context, st *stream, subject string) (bool,
 	}
 	st.facts = info.Facts
 	return st.facts.Covers(subject), nil
+}
+
+// grown asks, before a row is refused for its size, whether its stream takes
+// larger messages by now. Where the stream cannot be asked what was known of it
+// stays true.
+func (r *reader) grown(ctx context.Context) bool {
+	if r.routed.StreamIndex < 0 {
+		return false
+	}
+	switch r.routed.Refusal.Reason {
+	case router.ReasonTooLarge, router.ReasonHeadersTooLarge:
+	default:
+		return false
+	}
+	st := r.s.streams[r.routed.StreamIndex]
+	info, err := r.s.nats.StreamInfo(ctx, st.name)
+	if err != nil || info.Facts.MaxMsgSize == st.limits.MaxMsgSize {
+		return false
+	}
+	st.facts, st.limits.MaxMsgSize = info.Facts, info.Facts.MaxMsgSize
+	r.s.router.SetLimits(st.name, st.limits)
+	return true
 }

@@ -52,7 +52,7 @@ func TestTheLedgerNeverConfirmsPastAnOutstandingEvent(t *testing.T) {
 			model.held = true
 		}
 		for range rapid.IntRange(1, 300).Draw(t, "steps") {
-			switch rapid.SampledFrom([]string{"begin", "event", "event", "commit", "keepalive", "stored", "stored", "release"}).Draw(t, "step") {
+			switch rapid.SampledFrom([]string{"begin", "event", "event", "commit", "keepalive", "stored", "stored", "release", "owe"}).Draw(t, "step") {
 			case "begin":
 				if open == 0 {
 					open = ledger.Begin()
@@ -94,6 +94,12 @@ func TestTheLedgerNeverConfirmsPastAnOutstandingEvent(t *testing.T) {
 				}
 				if err := ledger.Stored(tx, n); err != nil {
 					t.Fatalf("Stored(%d, %d) = %v", tx, n, err)
+				}
+			case "owe":
+				// An event that no stream takes in this session.
+				if open != 0 && len(model.entries) > 50 {
+					model.txs[open].events++
+					ledger.Owe()
 				}
 			case "release":
 				ledger.Release()
