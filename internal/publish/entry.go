@@ -22,6 +22,10 @@ type Message struct {
 	Body []byte
 	// MsgID becomes Nats-Msg-Id. It must not be empty.
 	MsgID string
+	// Key names the aggregate, type and id joined so that no two have the
+	// same. [Lanes] keep the order of messages with one key; a [Stream]
+	// keeps that of all and does not look at it.
+	Key string
 }
 
 // entryBytes is what an entry costs beside its bytes in the arena; it counts
@@ -102,7 +106,9 @@ func (e *entry) fill(m *nats.Msg, last string) {
 		rest = rest[k+int(n):]        //nolint:gosec // a length that encode wrote
 	}
 	*e.template.id = e.id()
-	*e.template.last = last
+	if e.template.last != nil {
+		*e.template.last = last
+	}
 	m.Subject, m.Header, m.Data = e.subject(), e.template.header, e.body()
 }
 
@@ -120,6 +126,7 @@ func (e *entry) message() Message {
 // A failure is why a message was not stored, or why sending stopped.
 type failure struct {
 	class     Class
+	scope     scope  // what it holds back in lanes
 	rank      int    // a higher one replaces a lower as the reason shown
 	code      int    // JetStream's, 0 if none
 	reason    string // for the operator

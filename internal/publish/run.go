@@ -15,9 +15,14 @@ var errNotBegun = errors.New("run a stream before Begin")
 // the session: a [*GapError], a [*SecondWriterError], or the error of Refused.
 // When it has returned, Stored is not called any more.
 func (s *Stream) Run(ctx context.Context) error {
-	s.conn.register(s)
-	defer s.conn.unregister(s)
-	err := s.run(ctx)
+	return s.serve(ctx, s, s.run)
+}
+
+// serve lets l hear of the connection while run runs, and hangs up.
+func (s *publisher) serve(ctx context.Context, l listener, run func(context.Context) error) error {
+	s.conn.register(l)
+	defer s.conn.unregister(l)
+	err := run(ctx)
 	s.stop(ctx, err)
 	if ctx.Err() != nil {
 		return nil
@@ -67,7 +72,7 @@ func (s *Stream) stalled() bool {
 }
 
 // stop hangs up. It waits for a call of Stored that is under way.
-func (s *Stream) stop(ctx context.Context, err error) {
+func (s *publisher) stop(ctx context.Context, err error) {
 	s.mu.Lock()
 	s.stopErr = ErrStopped
 	reason := ""
@@ -91,9 +96,7 @@ func (s *Stream) stop(ctx context.Context, err error) {
 // are Run's alone.
 type recovery struct {
 	*Stream
-	pause     *backoff.ExponentialBackOff
-	suspect   *end // an end that looks like a loss, told once
-	suspectAt time.Time
+	pause *backoff.ExponentialBackOff
 }
 
 // recover returns when messages can be sent again.

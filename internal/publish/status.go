@@ -90,14 +90,20 @@ func (s *Status) Healthy() bool { return s.State == StateFlowing }
 func (s *Stream) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{
-		Stream: s.cfg.Stream, State: s.state, Reason: s.reason, Since: s.since, TroubleSince: s.troubleSince,
-		InFlight: s.w.inFlight(), Queued: s.w.held() - s.w.inFlight(), Bytes: s.w.bytes,
-		LastSeq: s.w.base, Position: s.lastPos, MsgID: string(s.lastID), StoredAt: s.storedAt,
-		LastError: s.lastError, LastErrorAt: s.lastErrorAt, Attempts: s.attempts, Counters: s.count,
-	}
+	st := s.status()
+	st.InFlight, st.Queued, st.Bytes = s.w.inFlight(), s.w.held()-s.w.inFlight(), s.w.bytes
+	st.LastSeq = s.w.base
 	if s.w.inFlight() > 0 {
 		st.UnacknowledgedSince = s.headSince
 	}
 	return st
+}
+
+// status gives what is not the mechanism's own.
+func (s *publisher) status() Status {
+	return Status{
+		Stream: s.cfg.Stream, State: s.state, Reason: s.reason, Since: s.since, TroubleSince: s.troubleSince,
+		LastSeq: s.acked, Position: s.lastPos, MsgID: string(s.lastID), StoredAt: s.storedAt,
+		LastError: s.lastError, LastErrorAt: s.lastErrorAt, Attempts: s.attempts, Counters: s.count,
+	}
 }
