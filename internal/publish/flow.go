@@ -235,18 +235,22 @@ func (s *publisher) refusal(err *APIError) *failure {
 // fail stops sending. The first failure says why, unless a later one knows
 // better.
 func (s *Stream) fail(f *failure) {
-	now := time.Now()
+	s.blame(f)
+	if s.sending() {
+		s.whyAt = time.Now()
+		s.setState(StateSettling, s.why.reason)
+	}
+	s.poke()
+}
+
+// blame makes f the reason why sending stopped, unless a better one is known.
+func (s *publisher) blame(f *failure) {
 	if f.rank > rankConsequence || s.why == nil {
-		s.lastError, s.lastErrorAt = f.reason, now
+		s.lastError, s.lastErrorAt = f.reason, time.Now()
 	}
 	if s.why == nil || f.rank > s.why.rank {
 		s.why = f
 	}
-	if s.sending() {
-		s.whyAt = now
-		s.setState(StateSettling, s.why.reason)
-	}
-	s.poke()
 }
 
 func (s *publisher) poke() {

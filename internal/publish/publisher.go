@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/cenkalti/backoff/v4"
 	"github.com/nats-io/nats.go"
 
 	"github.com/walrelay/walrelay/envelope"
@@ -70,7 +71,7 @@ type Publisher interface {
 	LastAcked() uint64
 }
 
-var _ = []Publisher{(*Stream)(nil)}
+var _ = []Publisher{(*Stream)(nil), (*Lanes)(nil)}
 
 // A publisher is what chain and lanes share: the ways to the stream, what is
 // known of it, what Stored is owed, and what is waited for.
@@ -79,9 +80,10 @@ type publisher struct {
 	conn         *Conn
 	log          *slog.Logger
 	parse        ackParser
-	kick         chan struct{} // wakes Run
-	worthTelling func() bool   // whether who waits is to be woken after Stored was told
-	suspect      suspicion     // Run's alone
+	kick         chan struct{}               // wakes Run
+	worthTelling func() bool                 // whether who waits is to be woken after Stored was told
+	suspect      suspicion                   // Run's alone
+	pause        *backoff.ExponentialBackOff // Run's alone
 
 	mu        sync.Mutex
 	state     State
@@ -98,6 +100,8 @@ type publisher struct {
 	msg     nats.Msg
 	replyTo []byte
 
+	why     *failure // why sending stopped
+	cut     bool     // the connection was lost in this round
 	changed chan struct{}
 	stopErr error
 
@@ -145,6 +149,7 @@ func newPublisher(conn *Conn, cfg Config) publisher {
 	return publisher{
 		cfg: cfg, conn: conn, log: cfg.Logger.With(slog.String("stream", cfg.Stream)), parse: newAckParser(cfg.Stream),
 		kick: make(chan struct{}, 1), templates: templates{stream: cfg.Stream}, since: time.Now(),
+		pause: newBackOff(50*time.Millisecond, cfg.RetryMost),
 	}
 }
 
@@ -187,6 +192,20 @@ func (s *publisher) wake() {
 		close(s.changed)
 		s.changed = nil
 	}
+}
+
+// drain waits until nothing is held and Stored was told. The mutex is held by
+// the caller and given up meanwhile.
+func (s *publisher) drain(ctx context.Context, holds func() bool) error {
+	for holds() || s.delivering || len(s.owed) > 0 {
+		if s.stopErr != nil {
+			return s.stopErr
+		}
+		if err := s.wait(ctx, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // setState is the only place where the state changes.

@@ -16,10 +16,8 @@ type Stream struct {
 	baseID identity // of the message at w.base, zero if not known
 	seqBuf []byte
 
-	why        *failure // why sending stopped
-	whyAt      time.Time
+	whyAt      time.Time // when sending stopped
 	answeredAt time.Time
-	cut        bool // the connection was lost in this round
 	headSince  time.Time
 }
 
@@ -87,15 +85,7 @@ func (s *Stream) roomFor(size int) bool {
 func (s *Stream) Drain(ctx context.Context) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for s.w.held() > 0 || s.delivering || len(s.owed) > 0 {
-		if s.stopErr != nil {
-			return s.stopErr
-		}
-		if err := s.wait(ctx, 0); err != nil {
-			return err
-		}
-	}
-	return nil
+	return s.drain(ctx, func() bool { return s.w.held() > 0 })
 }
 
 func (s *Stream) sending() bool { return s.state == StateFlowing || s.state == StateProbing }
