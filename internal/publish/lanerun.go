@@ -54,7 +54,7 @@ func (l *Lanes) stalled() bool {
 		return true
 	}
 	if n := l.overdue(time.Now(), false); n > 0 {
-		l.count.Timeouts += uint64(n) //nolint:gosec // a count
+		l.count.Timeouts += uint64(n)
 		l.fail(&failure{
 			class: ClassResync, rank: rankConsequence, scope: scopeStream,
 			reason: "no acknowledgement within " + l.cfg.AckTimeout.String() + ": the outcome is unknown",

@@ -71,6 +71,21 @@ func lanesOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(
 	return startAs(t, conn, func(cfg publish.Config) publish.Publisher { return publish.NewLanes(conn, cfg) }, lastAcked, change...)
 }
 
+// A starter is startOn or lanesOn.
+type starter func(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig
+
+// both runs a test of what chain and lanes have in common. Events without a key
+// are one lane, so that their order is that of the chain.
+func both(t *testing.T, test func(t *testing.T, start starter)) {
+	t.Helper()
+	for name, start := range map[string]starter{"chain": startOn, "lanes": lanesOn} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, start)
+		})
+	}
+}
+
 func startAs(
 	t *testing.T, conn *publish.Conn, build func(publish.Config) publish.Publisher, lastAcked uint64, change ...func(*publish.Config),
 ) *rig {
