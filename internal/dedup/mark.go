@@ -6,6 +6,8 @@ import (
 	"github.com/walrelay/walrelay/envelope"
 )
 
+const unsent = "the slot went past the mark without sending its event"
+
 // A Mark is how far one stream is known to hold this source's live events.
 //
 // Skipping is proven: the last event skipped must be the stream's last live
@@ -40,7 +42,7 @@ func (m *Mark) Pass(pos envelope.Position, id string) error {
 		m.started = true
 		return nil
 	case c > 0:
-		return &RewoundError{Mark: m.pos, Seen: pos, Reason: "the slot went past the mark without sending its event"}
+		return &RewoundError{Mark: m.pos, Seen: pos, Reason: unsent}
 	case m.id != "" && id != m.id:
 		return &RewoundError{Mark: m.pos, Seen: pos, Reason: fmt.Sprintf("the row at the mark has message id %q, the stream has %q", id, m.id)}
 	}
@@ -72,7 +74,7 @@ func (m *Mark) Reached(walEnd envelope.LSN) error {
 	if m.met || m.unnamed > 0 || walEnd <= m.pos.Commit {
 		return nil
 	}
-	return &RewoundError{Mark: m.pos, Seen: envelope.Position{Epoch: m.pos.Epoch, Commit: walEnd}, Reason: "the slot went past the mark without sending its event"}
+	return &RewoundError{Mark: m.pos, Seen: envelope.Position{Epoch: m.pos.Epoch, Commit: walEnd}, Reason: unsent}
 }
 
 // A RewoundError says that the stream holds events which this database does not

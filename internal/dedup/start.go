@@ -108,16 +108,9 @@ func Remembered(stream string, known Known, slot Slot) (*Mark, error) {
 }
 
 func markOf(stream string, m Mark, slot Slot) (*Mark, error) {
-	switch {
-	case m.pos.Epoch > slot.Epoch:
+	if reason := beyond(m.pos, slot); reason != "" {
 		return nil, &RewoundError{
-			Stream: stream, Mark: m.pos, Seen: envelope.Position{Epoch: slot.Epoch, Commit: slot.WALEnd},
-			Reason: fmt.Sprintf("the stream's last event is of epoch %d, the database knows only %d", m.pos.Epoch, slot.Epoch),
-		}
-	case m.pos.Epoch == slot.Epoch && slot.WALEnd < m.pos.Commit:
-		return nil, &RewoundError{
-			Stream: stream, Mark: m.pos, Seen: envelope.Position{Epoch: slot.Epoch, Commit: slot.WALEnd},
-			Reason: "the database's write-ahead log ends before the stream's last event",
+			Stream: stream, Mark: m.pos, Seen: envelope.Position{Epoch: slot.Epoch, Commit: slot.WALEnd}, Reason: reason,
 		}
 	}
 	// The slot sends nothing again that was committed before its confirmed LSN.
@@ -125,4 +118,17 @@ func markOf(stream string, m Mark, slot Slot) (*Mark, error) {
 	m.started = passed
 	m.met = passed && m.unnamed == 0
 	return &m, nil
+}
+
+// beyond says why the database cannot have an event of the stream at pos, ""
+// if it can.
+func beyond(pos envelope.Position, slot Slot) string {
+	switch {
+	case pos.Epoch > slot.Epoch:
+		return fmt.Sprintf("the stream's last event is of epoch %d, the database knows only %d", pos.Epoch, slot.Epoch)
+	case pos.Epoch == slot.Epoch && slot.WALEnd < pos.Commit:
+		return "the database's write-ahead log ends before the stream's last event"
+	default:
+		return ""
+	}
 }

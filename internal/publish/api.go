@@ -143,7 +143,16 @@ func (c *Conn) StreamInfo(ctx context.Context, stream string) (StreamInfo, error
 // that there is none. The client's own get may be answered by a follower that
 // lags, so it is never used.
 func (c *Conn) GetFromLeader(ctx context.Context, stream string, seq uint64) (StoredMessage, bool, error) {
-	data, err := c.request(ctx, "STREAM.MSG.GET."+stream, append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
+	return c.get(ctx, stream, append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), '}'))
+}
+
+// nextFromLeader reads the first message at seq or behind it.
+func (c *Conn) nextFromLeader(ctx context.Context, stream string, seq uint64) (StoredMessage, bool, error) {
+	return c.get(ctx, stream, append(strconv.AppendUint([]byte(`{"seq":`), seq, 10), `,"next_by_subj":">"}`...))
+}
+
+func (c *Conn) get(ctx context.Context, stream string, which []byte) (StoredMessage, bool, error) {
+	data, err := c.request(ctx, "STREAM.MSG.GET."+stream, which)
 	if err != nil {
 		return StoredMessage{}, false, err
 	}
@@ -158,7 +167,7 @@ func (c *Conn) GetFromLeader(ctx context.Context, stream string, seq uint64) (St
 		} `json:"message"`
 	}
 	if err := json.Unmarshal(data, &wire); err != nil {
-		return StoredMessage{}, false, fmt.Errorf("answer about sequence %d of stream %q: %w", seq, stream, err)
+		return StoredMessage{}, false, fmt.Errorf("answer about a message of stream %q: %w", stream, err)
 	}
 	switch {
 	case wire.Error != nil && wire.Error.Code == codeNoMessage:
@@ -170,7 +179,7 @@ func (c *Conn) GetFromLeader(ctx context.Context, stream string, seq uint64) (St
 	if len(wire.Message.Header) > 0 {
 		m.Header, err = nats.DecodeHeadersMsg(wire.Message.Header)
 		if err != nil {
-			return StoredMessage{}, false, fmt.Errorf("headers at sequence %d of stream %q: %w", seq, stream, err)
+			return StoredMessage{}, false, fmt.Errorf("headers at sequence %d of stream %q: %w", m.Seq, stream, err)
 		}
 	}
 	return m, true, nil

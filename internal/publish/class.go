@@ -73,6 +73,36 @@ func Classify(code int) Class {
 	}
 }
 
+// A scope says what an environmental failure holds back where not all events
+// have to wait for one: the event's own key, all keys with its subject, or the
+// whole stream.
+type scope uint8
+
+const (
+	scopeEvent scope = iota
+	scopeSubject
+	scopeStream
+)
+
+// scopeOf gives the scope of what a stream answered to a publish. An answer
+// that is not known can be the event's own.
+func scopeOf(err *APIError) scope {
+	switch err.Code {
+	case codeOtherStream:
+		return scopeSubject
+	case codeStoreFailed:
+		if strings.Contains(err.Description, "per subject") {
+			return scopeSubject
+		}
+		return scopeStream
+	case codeAccountLimits, codeClusterNotAvail, codeNotLeader, codeInsufficient, codeMemoryResources, codeNotEnabledAccount,
+		codeStorageResources, codeStreamNotFound, codeNotEnabled, codeSealed, codeOffline, codeOfflineReason:
+		return scopeStream
+	default:
+		return scopeEvent
+	}
+}
+
 // The reasons for which one event can never be stored.
 const (
 	ReasonTooLarge       = "message too large"

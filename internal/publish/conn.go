@@ -84,8 +84,14 @@ type Conn struct {
 	maxSeen    int           // largest max_payload of any server so far
 	changed    chan struct{} // closed at each change of status, if somebody waits
 	denied     map[string]time.Time
-	streams    map[*Stream]struct{}
+	streams    map[listener]struct{}
 	everLinked bool
+}
+
+// A listener is told what concerns messages in flight.
+type listener interface {
+	onDisconnect()
+	onDenied(verb, subject string)
 }
 
 // Open starts to connect. It does not need a server: an error is one of the
@@ -108,7 +114,7 @@ func Open(ctx context.Context, cfg ConnConfig) (*Conn, error) {
 	}
 	c := &Conn{
 		cfg: cfg, log: cfg.Logger, done: make(chan struct{}),
-		denied: map[string]time.Time{}, streams: map[*Stream]struct{}{},
+		denied: map[string]time.Time{}, streams: map[listener]struct{}{},
 	}
 	if c.log == nil {
 		c.log = slog.New(slog.DiscardHandler)
@@ -258,7 +264,7 @@ func (c *Conn) retire(nc *nats.Conn) (linked bool) {
 	}
 	c.setConnectedLocked(false, "")
 	c.mu.Unlock()
-	c.tell(func(s *Stream) { s.onDisconnect() })
+	c.tell(func(s listener) { s.onDisconnect() })
 	return linked
 }
 
@@ -285,7 +291,7 @@ func (c *Conn) onLost(_ *nats.Conn, err error) {
 	c.setConnectedLocked(false, "")
 	c.mu.Unlock()
 	if was {
-		c.tell(func(s *Stream) { s.onDisconnect() })
+		c.tell(func(s listener) { s.onDisconnect() })
 	}
 }
 
@@ -303,7 +309,7 @@ func (c *Conn) onError(_ *nats.Conn, _ *nats.Subscription, err error) {
 	}
 	c.wakeLocked()
 	c.mu.Unlock()
-	c.tell(func(s *Stream) { s.onDenied(verb, subject) })
+	c.tell(func(s listener) { s.onDenied(verb, subject) })
 }
 
 // violation takes verb and subject from the server's text, which is
@@ -366,9 +372,9 @@ func (c *Conn) wakeLocked() {
 }
 
 // tell calls f for each stream, without locks.
-func (c *Conn) tell(f func(*Stream)) {
+func (c *Conn) tell(f func(listener)) {
 	c.mu.Lock()
-	list := make([]*Stream, 0, len(c.streams))
+	list := make([]listener, 0, len(c.streams))
 	for s := range c.streams {
 		list = append(list, s)
 	}
@@ -378,13 +384,13 @@ func (c *Conn) tell(f func(*Stream)) {
 	}
 }
 
-func (c *Conn) register(s *Stream) {
+func (c *Conn) register(s listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.streams[s] = struct{}{}
 }
 
-func (c *Conn) unregister(s *Stream) {
+func (c *Conn) unregister(s listener) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	delete(c.streams, s)

@@ -25,6 +25,10 @@ type Message struct {
 	// Table is the table that the event came from, for [Refused]. It is kept
 	// as it is, not copied.
 	Table string
+	// Key names the aggregate, type and id joined so that no two have the
+	// same. [Lanes] keep the order of messages with one key; a [Stream]
+	// keeps that of all and does not look at it.
+	Key string
 }
 
 // entryBytes is what an entry costs beside its bytes in the arena; it counts
@@ -49,6 +53,8 @@ type entry struct {
 	acked      bool // it was acknowledged as stored in its place
 	maybe      bool // some attempt got no answer: it may be stored
 	tried      bool // an attempt was made before this one
+	aside      bool // not live: pos is its mark
+	once       bool // see Aside.Once
 }
 
 func uvarintLen(n int) int {
@@ -107,7 +113,9 @@ func (e *entry) fill(m *nats.Msg, last string) {
 		rest = rest[k+int(n):]        //nolint:gosec // a length that encode wrote
 	}
 	*e.template.id = e.id()
-	*e.template.last = last
+	if e.template.last != nil {
+		*e.template.last = last
+	}
 	m.Subject, m.Header, m.Data = e.subject(), e.template.header, e.body()
 }
 
@@ -125,6 +133,7 @@ func (e *entry) message() Message {
 // A failure is why a message was not stored, or why sending stopped.
 type failure struct {
 	class     Class
+	scope     scope  // what it holds back in lanes
 	rank      int    // a higher one replaces a lower as the reason shown
 	code      int    // JetStream's, 0 if none
 	reason    string // for the operator

@@ -27,6 +27,9 @@ type GapError struct {
 	// Created is when the stream was made as it was known before, CreatedNow
 	// what its leader says now. They differ if it was made anew.
 	Created, CreatedNow time.Time
+	// Replaced says that another message stands at Acked: others went on
+	// writing to the stream after it had lost its end.
+	Replaced bool
 }
 
 // Recreated says whether the stream was made anew.
@@ -37,6 +40,9 @@ func (e *GapError) Error() string {
 	if e.Recreated() {
 		return fmt.Sprintf("stream %q was made anew at %s (before: %s): what it acknowledged up to sequence %d is gone; its end is now %d",
 			e.Stream, e.CreatedNow.UTC().Format(time.RFC3339), e.Created.UTC().Format(time.RFC3339), e.Acked, e.LastSeq)
+	}
+	if e.Replaced {
+		return fmt.Sprintf("stream %q lost what it acknowledged: another message stands at sequence %d now; its end is %d", e.Stream, e.Acked, e.LastSeq)
 	}
 	return fmt.Sprintf("stream %q lost what it acknowledged: sequence %d was stored, its end is now %d", e.Stream, e.Acked, e.LastSeq)
 }

@@ -137,20 +137,53 @@ func (p Problem) String() string { return p.Setting + ": " + p.Why + "; " + p.Fi
 // it impossible: something other than the relay adds to the stream, or nothing
 // tells what was stored.
 func Problems(f StreamFacts) []Problem {
+	const taken = " take sequences of the chain"
+	return append(blocked(f), present(
+		check{f.Sources > 0, Problem{fmt.Sprintf("sources: %d", f.Sources), "sourced messages" + taken, "remove the sources, or mark the stream `shared: true`"}},
+		check{f.DeleteMarkers > 0, Problem{fmt.Sprintf("subject_delete_marker_ttl: %v", f.DeleteMarkers), "delete markers" + taken, switchOff}},
+		check{f.Schedules, Problem{"allow_msg_schedules", "scheduled messages" + taken, switchOff}},
+	)...)
+}
+
+// LaneProblems lists why a stream cannot be written to in lanes. What adds to
+// the stream beside the relay is no problem there; but an attempt without an
+// answer is repeated while the stream remembers its id, which has to be some
+// times ackTimeout.
+func LaneProblems(f StreamFacts, ackTimeout time.Duration) []Problem {
+	least := 4 * ackTimeout
+	return append(blocked(f), present(
+		check{f.DuplicateWindow < least, Problem{
+			fmt.Sprintf("duplicate_window: %v", f.DuplicateWindow),
+			fmt.Sprintf("an attempt without an answer for %v could be stored twice", ackTimeout),
+			fmt.Sprintf("set it to at least %v with `nats stream edit --dupe-window %v`", least, least),
+		}},
+	)...)
+}
+
+const switchOff = "switch it off with `nats stream edit`, or name a stream without it"
+
+type check struct {
+	yes     bool
+	problem Problem
+}
+
+// blocked lists what is in the way of any writing.
+func blocked(f StreamFacts) []Problem {
+	return present(
+		check{f.Mirror, Problem{"mirror", "a mirror takes no messages of its own", "name the stream that it mirrors"}},
+		check{f.Counters, Problem{"allow_msg_counter", "a counter stream takes only increments", "name a stream without it"}},
+		check{f.NoAck, Problem{"no_ack", "nothing would say what is stored", switchOff}},
+		check{f.Sealed, Problem{"sealed", "a sealed stream takes no messages", "name another stream"}},
+	)
+}
+
+func present(checks ...check) []Problem {
 	var out []Problem
-	add := func(yes bool, setting, why, fix string) {
-		if yes {
-			out = append(out, Problem{Setting: setting, Why: why, Fix: fix})
+	for _, c := range checks {
+		if c.yes {
+			out = append(out, c.problem)
 		}
 	}
-	const edit = "switch it off with `nats stream edit`, or name a stream without it"
-	add(f.Mirror, "mirror", "a mirror takes no messages of its own", "name the stream that it mirrors")
-	add(f.Sources > 0, fmt.Sprintf("sources: %d", f.Sources), "sourced messages take sequences of the chain", "remove the sources, or mark the stream `shared: true`")
-	add(f.DeleteMarkers > 0, fmt.Sprintf("subject_delete_marker_ttl: %v", f.DeleteMarkers), "delete markers take sequences of the chain", edit)
-	add(f.Schedules, "allow_msg_schedules", "scheduled messages take sequences of the chain", edit)
-	add(f.Counters, "allow_msg_counter", "a counter stream takes only increments", "name a stream without it")
-	add(f.NoAck, "no_ack", "nothing would say what is stored", edit)
-	add(f.Sealed, "sealed", "a sealed stream takes no messages", "name another stream")
 	return out
 }
 

@@ -33,46 +33,69 @@ func (s *Stream) publishNext() {
 	i := s.w.next
 	e := s.w.at(i)
 	s.seqBuf = strconv.AppendUint(s.seqBuf[:0], s.w.seq(i)-1, 10)
-	s.replyTo = append(s.replyTo[:0], s.inbox...)
-	s.replyTo = strconv.AppendUint(s.replyTo, s.w.number(i), 10)
-	e.fill(&s.msg, text(s.seqBuf)) // the client copies all of it before it returns
-	s.msg.Reply = text(s.replyTo)
 	if s.w.inFlight() == 0 {
 		s.headSince = time.Now()
 	}
-	err := errControlLine
-	if len(s.msg.Subject)+len(s.msg.Reply) < maxControlLine {
-		err = s.nc.PublishMsg(&s.msg)
-	}
+	err := s.transmit(e, text(s.seqBuf), s.w.number(i))
 	s.w.sent()
 	if err != nil {
 		s.notSent(e, err)
 	}
 }
 
+// transmit hands e to the client as the attempt with that number; last is the
+// sequence that a chain expects.
+func (s *publisher) transmit(e *entry, last string, number uint64) error {
+	s.replyTo = append(s.replyTo[:0], s.inbox...)
+	s.replyTo = strconv.AppendUint(s.replyTo, number, 10)
+	e.fill(&s.msg, last) // the client copies all of it before it returns
+	s.msg.Reply = text(s.replyTo)
+	if len(s.msg.Subject)+len(s.msg.Reply) >= maxControlLine {
+		return errControlLine
+	}
+	return s.nc.PublishMsg(&s.msg)
+}
+
+// attempt gives the number that transmit gave the attempt which m answers.
+func attempt(inbox string, m *nats.Msg) (number uint64, ok bool) {
+	if len(m.Subject) <= len(inbox) {
+		return 0, false
+	}
+	return parseDigits(m.Subject[len(inbox):])
+}
+
 // notSent judges an error of the client itself.
 func (s *Stream) notSent(e *entry, err error) {
-	f := &failure{class: ClassResync, rank: rankConsequence, reason: "connection to NATS lost: " + err.Error()}
-	switch {
-	case errors.Is(err, nats.ErrMaxPayload):
+	f, sent := s.clientFailure(e, err)
+	if !sent {
 		s.w.answer(e)
-		f = s.overPayload(e)
-	case errors.Is(err, errControlLine), errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg):
-		// The router should have refused it; the client did.
-		s.w.answer(e)
-		f = &failure{class: ClassPermanent, rank: rankCause, permanent: ReasonIllegal, reason: err.Error()}
-	case errors.Is(err, nats.ErrReconnectBufExceeded), errors.Is(err, nats.ErrConnectionClosed):
-		s.w.answer(e)
-		s.cut = true
-		s.count.Disconnects++
+		s.cut = s.cut || f.class == ClassResync
 	}
 	e.fail = f
 	s.fail(f)
 }
 
+// clientFailure judges an error of the client itself, and says whether the
+// message may have been sent all the same.
+func (s *publisher) clientFailure(e *entry, err error) (f *failure, sent bool) {
+	switch {
+	case errors.Is(err, nats.ErrMaxPayload):
+		return s.overPayload(e), false
+	case errors.Is(err, errControlLine), errors.Is(err, nats.ErrBadSubject), errors.Is(err, nats.ErrBadHeaderMsg):
+		// The router should have refused it; the client did.
+		return &failure{class: ClassPermanent, rank: rankCause, permanent: ReasonIllegal, reason: err.Error()}, false
+	}
+	f = &failure{class: ClassResync, rank: rankConsequence, scope: scopeStream, reason: "connection to NATS lost: " + err.Error()}
+	if errors.Is(err, nats.ErrReconnectBufExceeded) || errors.Is(err, nats.ErrConnectionClosed) {
+		s.count.Disconnects++
+		return f, false
+	}
+	return f, true
+}
+
 // overPayload tells an event that is too large for good from a server whose
 // limit has become smaller than it was.
-func (s *Stream) overPayload(e *entry) *failure {
+func (s *publisher) overPayload(e *entry) *failure {
 	limit, largest := s.conn.MaxPayload(), s.conn.largestPayload()
 	if e.bodyLen > largest || limit >= largest {
 		return &failure{
@@ -88,10 +111,7 @@ func (s *Stream) overPayload(e *entry) *failure {
 
 // onAck is the subscription's callback: one answer.
 func (s *Stream) onAck(inbox string, m *nats.Msg) {
-	if len(m.Subject) <= len(inbox) {
-		return
-	}
-	number, ok := parseDigits(m.Subject[len(inbox):])
+	number, ok := attempt(inbox, m)
 	if !ok {
 		return
 	}
@@ -161,33 +181,45 @@ func (s *Stream) read(i uint64, e *entry, a ack) *failure {
 			class: ClassResync, rank: rankCause, duplicate: a.seq,
 			reason: fmt.Sprintf("the id of an event was seen before, at sequence %d", a.seq),
 		}
+	case ackNoResponders, ackError, ackOther:
+	}
+	return s.failureOf(e, a)
+}
+
+// failureOf judges an answer that stored nothing and is no duplicate's.
+func (s *publisher) failureOf(e *entry, a ack) *failure {
+	switch a.kind {
 	case ackNoResponders:
 		s.count.NoResponders++
-		return &failure{class: ClassEnvironment, rank: rankCause, reason: s.nobodyAnswers(e)}
+		scope := scopeStream
+		if !s.facts.Covers(e.subject()) {
+			scope = scopeSubject
+		}
+		return &failure{class: ClassEnvironment, rank: rankCause, scope: scope, reason: s.nobodyAnswers(e)}
 	case ackError:
 		return s.refusal(a.err)
-	case ackOther:
+	case ackStored, ackDuplicate, ackOther:
 	}
 	s.count.Environment++
 	return &failure{
-		class: ClassEnvironment, rank: rankCause,
+		class: ClassEnvironment, rank: rankCause, scope: scopeSubject,
 		reason: fmt.Sprintf("subject %q was answered by stream %q instead of %q: correct the streams' subjects", e.subject(), a.stream, s.cfg.Stream),
 	}
 }
 
-func (s *Stream) nobodyAnswers(e *entry) string {
+func (s *publisher) nobodyAnswers(e *entry) string {
 	if !s.facts.Covers(e.subject()) {
 		return s.notCovered(e.subject())
 	}
 	return fmt.Sprintf("nobody answers on subject %q: stream %q has no leader, or JetStream is not enabled", e.subject(), s.cfg.Stream)
 }
 
-func (s *Stream) notCovered(subject string) string {
+func (s *publisher) notCovered(subject string) string {
 	return fmt.Sprintf("no stream covers subject %q: stream %q has subjects %q; add it there, or change the route", subject, s.cfg.Stream, s.facts.Subjects)
 }
 
-func (s *Stream) refusal(err *APIError) *failure {
-	f := &failure{class: Classify(err.Code), rank: rankCause, code: err.Code, reason: explain(s.cfg.Stream, err)}
+func (s *publisher) refusal(err *APIError) *failure {
+	f := &failure{class: Classify(err.Code), rank: rankCause, scope: scopeOf(err), code: err.Code, reason: explain(s.cfg.Stream, err)}
 	switch f.class {
 	case ClassResync:
 		f.rank = rankConsequence
@@ -203,21 +235,25 @@ func (s *Stream) refusal(err *APIError) *failure {
 // fail stops sending. The first failure says why, unless a later one knows
 // better.
 func (s *Stream) fail(f *failure) {
-	now := time.Now()
-	if f.rank > rankConsequence || s.why == nil {
-		s.lastError, s.lastErrorAt = f.reason, now
-	}
-	if s.why == nil || f.rank > s.why.rank {
-		s.why = f
-	}
+	s.blame(f)
 	if s.sending() {
-		s.whyAt = now
+		s.whyAt = time.Now()
 		s.setState(StateSettling, s.why.reason)
 	}
 	s.poke()
 }
 
-func (s *Stream) poke() {
+// blame makes f the reason why sending stopped, unless a better one is known.
+func (s *publisher) blame(f *failure) {
+	if f.rank > rankConsequence || s.why == nil {
+		s.lastError, s.lastErrorAt = f.reason, time.Now()
+	}
+	if s.why == nil || f.rank > s.why.rank {
+		s.why = f
+	}
+}
+
+func (s *publisher) poke() {
 	select {
 	case s.kick <- struct{}{}:
 	default:

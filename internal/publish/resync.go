@@ -24,7 +24,7 @@ var errLoss = errors.New("the stream has less than it acknowledged")
 // stored, and begins a new round behind them.
 func (r *recovery) resync(ctx context.Context) error {
 	r.show(StateResync)
-	if err := r.subscribe(); err != nil {
+	if err := r.subscribe(r.onAck); err != nil {
 		return err
 	}
 	info, err := r.conn.StreamInfo(ctx, r.cfg.Stream)
@@ -95,7 +95,7 @@ func (s *Stream) otherWriter(v verdict) error {
 }
 
 // subscribe makes sure that answers arrive on the present client.
-func (s *Stream) subscribe() error {
+func (s *publisher) subscribe(onAck func(inbox string, m *nats.Msg)) error {
 	nc, err := s.conn.client()
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func (s *Stream) subscribe() error {
 		return nil
 	}
 	inbox := nc.NewInbox() + "."
-	sub, err := nc.Subscribe(inbox+"*", func(m *nats.Msg) { s.onAck(inbox, m) })
+	sub, err := nc.Subscribe(inbox+"*", func(m *nats.Msg) { onAck(inbox, m) })
 	if err != nil {
 		return fmt.Errorf("subscribe to acknowledgements: %w", err)
 	}
@@ -124,28 +124,34 @@ func (s *Stream) subscribe() error {
 	return nil
 }
 
+// A suspicion is an end that looks like a loss, told once.
+type suspicion struct {
+	end *end
+	at  time.Time
+}
+
 // checkLoss compares the stream's end with what was acknowledged. A leader that
 // was just elected may lag, so only the same answer after a while is a gap.
-func (r *recovery) checkLoss(now end) error {
-	r.mu.Lock()
-	created, acked := r.created, r.acked
-	r.mu.Unlock()
+func (s *publisher) checkLoss(now end) error {
+	s.mu.Lock()
+	created, acked := s.created, s.acked
+	s.mu.Unlock()
 	if !lost(created, acked, now) {
-		r.suspect = nil
+		s.suspect.end = nil
 		return nil
 	}
-	gap := &GapError{Stream: r.cfg.Stream, Acked: acked, LastSeq: now.lastSeq, Created: created, CreatedNow: now.created}
-	if r.suspect != nil && r.suspect.created.Equal(now.created) && r.suspect.lastSeq == now.lastSeq {
-		if time.Since(r.suspectAt) >= r.cfg.LossConfirm {
+	gap := &GapError{Stream: s.cfg.Stream, Acked: acked, LastSeq: now.lastSeq, Created: created, CreatedNow: now.created}
+	if was := s.suspect.end; was != nil && was.created.Equal(now.created) && was.lastSeq == now.lastSeq {
+		if time.Since(s.suspect.at) >= s.cfg.LossConfirm {
 			return gap
 		}
 	} else {
-		r.suspect, r.suspectAt = &now, time.Now()
+		s.suspect = suspicion{end: &now, at: time.Now()}
 	}
-	return fmt.Errorf("%w: %w; asking again after %v", errLoss, errors.New(gap.Error()), r.cfg.LossConfirm)
+	return fmt.Errorf("%w: %w; asking again after %v", errLoss, errors.New(gap.Error()), s.cfg.LossConfirm)
 }
 
-func (s *Stream) places(ctx context.Context, seqs []uint64) (map[uint64]place, error) {
+func (s *publisher) places(ctx context.Context, seqs []uint64) (map[uint64]place, error) {
 	var mu sync.Mutex
 	places := make(map[uint64]place, len(seqs))
 	g, ctx := errgroup.WithContext(ctx)
@@ -193,31 +199,39 @@ func (e *refusedError) Unwrap() error { return e.err }
 func (r *recovery) refuse(ctx context.Context, reason, detail string) error {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.deliver()
-	for r.delivering {
-		if err := r.wait(ctx, 0); err != nil {
+	r.setState(StateRefusing, fmt.Sprintf("%s: %s", reason, detail))
+	if err := r.handOver(ctx, r.w.at(r.w.head), reason, detail); err != nil {
+		return err
+	}
+	r.w.drop()
+	r.attempts = 1 // it was progress
+	return nil
+}
+
+// handOver tells Refused of e, once Stored was told what it is owed. The mutex
+// is held by the caller and given up meanwhile.
+func (s *publisher) handOver(ctx context.Context, e *entry, reason, detail string) error {
+	s.deliver()
+	for s.delivering {
+		if err := s.wait(ctx, 0); err != nil {
 			return err
 		}
 	}
-	e := r.w.at(r.w.head)
-	out := Refused{
-		Stream: r.cfg.Stream, Tx: e.tx, Position: e.pos, Message: e.message(), Reason: reason, Detail: detail,
-	}
-	r.setState(StateRefusing, fmt.Sprintf("%s: %s", reason, detail))
-	if r.cfg.Refused == nil {
+	if s.cfg.Refused == nil {
 		return &refusedError{err: errors.New("nobody takes dead letters")}
 	}
-	r.mu.Unlock()
-	err := r.cfg.Refused(ctx, out)
-	r.mu.Lock()
+	out := Refused{
+		Stream: s.cfg.Stream, Tx: e.tx, Position: e.pos, Message: e.message(), Reason: reason, Detail: detail,
+	}
+	s.mu.Unlock()
+	err := s.cfg.Refused(ctx, out)
+	s.mu.Lock()
 	if err != nil {
 		return &refusedError{err: err}
 	}
-	r.log.WarnContext(ctx, "event refused for good", slog.String("position", out.Position.String()),
+	s.log.WarnContext(ctx, "event refused for good", slog.String("position", out.Position.String()),
 		slog.String("msg_id", out.Message.MsgID), slog.String("reason", reason))
-	r.w.drop()
-	r.count.Refused++
-	r.attempts = 1 // it was progress
+	s.count.Refused++
 	return nil
 }
 
@@ -230,9 +244,9 @@ func (r *recovery) duplicate(ctx context.Context, seq uint64, again bool) (bool,
 	}
 	r.mu.Lock()
 	e := r.w.at(r.w.head)
-	pos, ours := e.pos, p.found && p.is(r.cfg.Source, e)
+	pos, ours := e.pos, p.found && p.is(r.cfg.Source, e) || !p.found && e.once
 	switch {
-	case ours && seq > r.w.base:
+	case ours && p.found && seq > r.w.base:
 		// In its place: the resync counts it.
 		e.maybe = true
 	case ours:
@@ -240,8 +254,7 @@ func (r *recovery) duplicate(ctx context.Context, seq uint64, again bool) (bool,
 	case !p.found:
 		r.why = &failure{
 			class: ClassEnvironment, rank: rankCause,
-			reason: fmt.Sprintf("the event at position %s has an id that the stream saw within its duplicate window of %v, but the message at sequence %d is gone: it is sent again until that window has passed",
-				pos, r.facts.DuplicateWindow, seq),
+			reason: r.goneReason(pos, seq),
 		}
 	}
 	r.mu.Unlock()
@@ -249,15 +262,24 @@ func (r *recovery) duplicate(ctx context.Context, seq uint64, again bool) (bool,
 	case ours:
 		return false, nil
 	case p.found:
-		other := p.identity()
-		detail := fmt.Sprintf(
-			"the message at sequence %d has the same id: subject %q, source %q, position %s; this event has source %q, position %s",
-			seq, p.msg.Subject, other.source, other.pos, r.cfg.Source, pos,
-		)
-		return false, r.refuse(ctx, ReasonIDInUse, detail)
+		return false, r.refuse(ctx, ReasonIDInUse, r.inUse(p, seq, pos))
 	default:
 		return true, nil
 	}
+}
+
+func (s *publisher) goneReason(pos envelope.Position, seq uint64) string {
+	return fmt.Sprintf("the event at position %s has an id that the stream saw within its duplicate window of %v, but the message at sequence %d is gone: it is sent again until that window has passed",
+		pos, s.facts.DuplicateWindow, seq)
+}
+
+// inUse says who has the id of the event at pos.
+func (s *publisher) inUse(p place, seq uint64, pos envelope.Position) string {
+	other := p.identity()
+	return fmt.Sprintf(
+		"the message at sequence %d has the same id: subject %q, source %q, position %s; this event has source %q, position %s",
+		seq, p.msg.Subject, other.source, other.pos, s.cfg.Source, pos,
+	)
 }
 
 // foundBefore takes out the head, which is stored earlier in the stream.

@@ -24,7 +24,7 @@ const source = "shop"
 type rig struct {
 	t      *testing.T
 	conn   *publish.Conn
-	stream *publish.Stream
+	stream publish.Publisher
 	cancel context.CancelFunc
 	ended  chan struct{}
 	runErr error
@@ -32,7 +32,6 @@ type rig struct {
 	mu      sync.Mutex
 	stored  map[uint64]int
 	total   int
-	lastTx  uint64
 	refused []publish.Refused
 }
 
@@ -49,8 +48,47 @@ func openConn(t *testing.T, urls string, opts ...nats.Option) *publish.Conn {
 	return conn
 }
 
-// startOn runs a stream on conn from the stream's end.
+// startOn runs a chain on conn from the stream's end.
 func startOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig {
+	t.Helper()
+	return startAs(t, conn, func(cfg publish.Config) publish.Publisher {
+		told := uint64(0)
+		stored := cfg.Stored
+		cfg.Stored = func(tx uint64, n int) {
+			if tx < told {
+				t.Errorf("Stored(%d) after Stored(%d)", tx, told)
+			}
+			told = tx
+			stored(tx, n)
+		}
+		return publish.New(conn, cfg)
+	}, lastAcked, change...)
+}
+
+// lanesOn runs lanes on conn.
+func lanesOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig {
+	t.Helper()
+	return startAs(t, conn, func(cfg publish.Config) publish.Publisher { return publish.NewLanes(conn, cfg) }, lastAcked, change...)
+}
+
+// A starter is startOn or lanesOn.
+type starter func(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig
+
+// both runs a test of what chain and lanes have in common. Events without a key
+// are one lane, so that their order is that of the chain.
+func both(t *testing.T, test func(t *testing.T, start starter)) {
+	t.Helper()
+	for name, start := range map[string]starter{"chain": startOn, "lanes": lanesOn} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			test(t, start)
+		})
+	}
+}
+
+func startAs(
+	t *testing.T, conn *publish.Conn, build func(publish.Config) publish.Publisher, lastAcked uint64, change ...func(*publish.Config),
+) *rig {
 	t.Helper()
 	r := &rig{t: t, conn: conn, ended: make(chan struct{}), stored: map[uint64]int{}}
 	cfg := publish.Config{
@@ -58,10 +96,6 @@ func startOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(
 		Stored: func(tx uint64, n int) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			if tx < r.lastTx {
-				t.Errorf("Stored(%d) after Stored(%d)", tx, r.lastTx)
-			}
-			r.lastTx = tx
 			r.stored[tx] += n
 			r.total += n
 		},
@@ -75,7 +109,7 @@ func startOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(
 	for _, f := range change {
 		f(&cfg)
 	}
-	r.stream = publish.New(conn, cfg)
+	r.stream = build(cfg)
 	tail, err := r.stream.Tail(t.Context())
 	if err != nil {
 		t.Fatalf("Tail: %v", err)

@@ -4,8 +4,6 @@ import (
 	"context"
 	"errors"
 	"time"
-
-	"github.com/cenkalti/backoff/v4"
 )
 
 var errNotBegun = errors.New("run a stream before Begin")
@@ -15,9 +13,14 @@ var errNotBegun = errors.New("run a stream before Begin")
 // the session: a [*GapError], a [*SecondWriterError], or the error of Refused.
 // When it has returned, Stored is not called any more.
 func (s *Stream) Run(ctx context.Context) error {
-	s.conn.register(s)
-	defer s.conn.unregister(s)
-	err := s.run(ctx)
+	return s.serve(ctx, s, s.run)
+}
+
+// serve lets l hear of the connection while run runs, and hangs up.
+func (s *publisher) serve(ctx context.Context, l listener, run func(context.Context) error) error {
+	s.conn.register(l)
+	defer s.conn.unregister(l)
+	err := run(ctx)
 	s.stop(ctx, err)
 	if ctx.Err() != nil {
 		return nil
@@ -32,7 +35,7 @@ func (s *Stream) run(ctx context.Context) error {
 	if !begun {
 		return errNotBegun
 	}
-	r := recovery{Stream: s, pause: newBackOff(50*time.Millisecond, s.cfg.RetryMost)}
+	r := recovery{Stream: s}
 	tick := time.NewTicker(max(s.cfg.AckTimeout/4, time.Millisecond))
 	defer tick.Stop()
 	for {
@@ -67,7 +70,7 @@ func (s *Stream) stalled() bool {
 }
 
 // stop hangs up. It waits for a call of Stored that is under way.
-func (s *Stream) stop(ctx context.Context, err error) {
+func (s *publisher) stop(ctx context.Context, err error) {
 	s.mu.Lock()
 	s.stopErr = ErrStopped
 	reason := ""
@@ -87,30 +90,15 @@ func (s *Stream) stop(ctx context.Context, err error) {
 	}
 }
 
-// A recovery is the part of Run that brings a stopped stream back. Its fields
-// are Run's alone.
+// A recovery is the part of Run that brings a stopped stream back.
 type recovery struct {
 	*Stream
-	pause     *backoff.ExponentialBackOff
-	suspect   *end // an end that looks like a loss, told once
-	suspectAt time.Time
 }
 
 // recover returns when messages can be sent again.
 func (r *recovery) recover(ctx context.Context) error {
 	r.settle(ctx)
-	r.mu.Lock()
-	why := r.why
-	if r.attempts == 0 {
-		r.pause.Reset()
-	}
-	again := r.attempts > 0 || why != nil && why.class == ClassEnvironment
-	r.attempts++
-	r.mu.Unlock()
-	if why != nil {
-		r.report(ctx, why.reason)
-	}
-
+	again := r.stopped(ctx)
 	ready := false
 	for {
 		if ctx.Err() != nil {
@@ -128,32 +116,59 @@ func (r *recovery) recover(ctx context.Context) error {
 		if err == nil {
 			err = r.resync(ctx)
 		}
-		switch {
-		case err == nil:
+		if err == nil {
 			return nil
-		case ctx.Err() != nil:
-			return context.Cause(ctx)
-		case ends(err):
+		}
+		if err = r.another(ctx, err); err != nil {
 			return err
 		}
-		pause := r.pause.NextBackOff()
-		if errors.Is(err, errLoss) {
-			pause = r.cfg.LossConfirm
-		}
-		r.trouble(ctx, err, pause)
 	}
 }
 
-// waitFor pauses before another attempt at what failed.
-func (r *recovery) waitFor(ctx context.Context) {
-	r.mu.Lock()
-	reason := "publishing failed"
-	if r.why != nil {
-		reason = r.why.reason
+// stopped reports why sending has stopped and counts the attempt to begin
+// again. It says whether to pause before that.
+func (s *publisher) stopped(ctx context.Context) (again bool) {
+	s.mu.Lock()
+	why := s.why
+	if s.attempts == 0 {
+		s.pause.Reset()
 	}
-	r.setState(StateWaiting, reason)
-	r.mu.Unlock()
-	sleep(ctx, r.pause.NextBackOff())
+	again = s.attempts > 0 || why != nil && why.class == ClassEnvironment
+	s.attempts++
+	s.mu.Unlock()
+	if why != nil {
+		s.report(ctx, why.reason)
+	}
+	return again
+}
+
+// another waits until it is time for another attempt after err. It gives an
+// error where there is to be none.
+func (s *publisher) another(ctx context.Context, err error) error {
+	switch {
+	case ctx.Err() != nil:
+		return context.Cause(ctx)
+	case ends(err):
+		return err
+	}
+	pause := s.pause.NextBackOff()
+	if errors.Is(err, errLoss) {
+		pause = s.cfg.LossConfirm
+	}
+	s.trouble(ctx, err, pause)
+	return nil
+}
+
+// waitFor pauses before another attempt at what failed.
+func (s *publisher) waitFor(ctx context.Context) {
+	s.mu.Lock()
+	reason := "publishing failed"
+	if s.why != nil {
+		reason = s.why.reason
+	}
+	s.setState(StateWaiting, reason)
+	s.mu.Unlock()
+	sleep(ctx, s.pause.NextBackOff())
 }
 
 func ends(err error) bool {

@@ -66,8 +66,9 @@ type Status struct {
 	InFlight, Queued, Bytes int
 	// LastSeq is the sequence of the last message known to be stored.
 	LastSeq uint64
-	// Position, MsgID and StoredAt are of the last event stored by this
-	// process; zero before the first.
+	// Position and MsgID are of the last live event stored by this process,
+	// StoredAt of any; zero before the first. MsgID is empty where a message
+	// that is not live stands behind it.
 	Position envelope.Position
 	MsgID    string
 	StoredAt time.Time
@@ -90,14 +91,24 @@ func (s *Status) Healthy() bool { return s.State == StateFlowing }
 func (s *Stream) Status() Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	st := Status{
-		Stream: s.cfg.Stream, State: s.state, Reason: s.reason, Since: s.since, TroubleSince: s.troubleSince,
-		InFlight: s.w.inFlight(), Queued: s.w.held() - s.w.inFlight(), Bytes: s.w.bytes,
-		LastSeq: s.w.base, Position: s.lastPos, MsgID: string(s.lastID), StoredAt: s.storedAt,
-		LastError: s.lastError, LastErrorAt: s.lastErrorAt, Attempts: s.attempts, Counters: s.count,
-	}
+	st := s.status()
+	st.InFlight, st.Queued, st.Bytes = s.w.inFlight(), s.w.held()-s.w.inFlight(), s.w.bytes
+	st.LastSeq = s.w.base
 	if s.w.inFlight() > 0 {
 		st.UnacknowledgedSince = s.headSince
 	}
 	return st
+}
+
+// status gives what is not the mechanism's own.
+func (s *publisher) status() Status {
+	id := string(s.lastID)
+	if s.lastAside {
+		id = ""
+	}
+	return Status{
+		Stream: s.cfg.Stream, State: s.state, Reason: s.reason, Since: s.since, TroubleSince: s.troubleSince,
+		LastSeq: s.acked, Position: s.lastPos, MsgID: id, StoredAt: s.storedAt,
+		LastError: s.lastError, LastErrorAt: s.lastErrorAt, Attempts: s.attempts, Counters: s.count,
+	}
 }

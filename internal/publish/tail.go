@@ -41,7 +41,7 @@ type Tail struct {
 
 // Tail asks, for as long as it takes, for the stream's end; what it waits for
 // is in Status. Only the end of ctx ends it.
-func (s *Stream) Tail(ctx context.Context) (Tail, error) {
+func (s *publisher) Tail(ctx context.Context) (Tail, error) {
 	pause := newBackOff(100*time.Millisecond, s.cfg.RetryMost)
 	for {
 		s.show(StateTail)
@@ -59,7 +59,7 @@ func (s *Stream) Tail(ctx context.Context) (Tail, error) {
 	}
 }
 
-func (s *Stream) tailOnce(ctx context.Context) (Tail, error) {
+func (s *publisher) tailOnce(ctx context.Context) (Tail, error) {
 	info, err := s.conn.StreamInfo(ctx, s.cfg.Stream)
 	if err != nil {
 		return Tail{}, err
@@ -100,7 +100,7 @@ func (s *Stream) tailOnce(ctx context.Context) (Tail, error) {
 // place reads one sequence. That a message is gone is believed only if the
 // leader has it behind its end both before and after: a leader that was just
 // elected may not have applied it yet.
-func (s *Stream) place(ctx context.Context, seq uint64) (place, error) {
+func (s *publisher) place(ctx context.Context, seq uint64) (place, error) {
 	m, found, err := s.conn.GetFromLeader(ctx, s.cfg.Stream, seq)
 	if err != nil || found {
 		return place{found: found, msg: m}, err
@@ -119,7 +119,7 @@ func (s *Stream) place(ctx context.Context, seq uint64) (place, error) {
 var errLagging = errors.New("the stream's leader has not caught up yet")
 
 // show sets the state from outside the mutex; the reason stays.
-func (s *Stream) show(state State) {
+func (s *publisher) show(state State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setState(state, s.reason)
@@ -127,7 +127,7 @@ func (s *Stream) show(state State) {
 
 // report logs why nothing is stored: a new reason at once, the same one once a
 // minute.
-func (s *Stream) report(ctx context.Context, reason string) {
+func (s *publisher) report(ctx context.Context, reason string) {
 	s.mu.Lock()
 	due := reason != s.reported || time.Since(s.reportedAt) >= time.Minute
 	if due {
@@ -141,7 +141,7 @@ func (s *Stream) report(ctx context.Context, reason string) {
 }
 
 // resumed logs that what was reported is over.
-func (s *Stream) resumed(ctx context.Context) {
+func (s *publisher) resumed(ctx context.Context) {
 	s.mu.Lock()
 	over := s.reported != "" && s.state == StateFlowing
 	if over {
@@ -155,13 +155,13 @@ func (s *Stream) resumed(ctx context.Context) {
 
 // Wait shows reason as what the stream waits for, and waits d: for a caller who
 // found something in the way between Tail and Begin.
-func (s *Stream) Wait(ctx context.Context, reason string, d time.Duration) {
+func (s *publisher) Wait(ctx context.Context, reason string, d time.Duration) {
 	s.trouble(ctx, errors.New(reason), d)
 }
 
 // trouble shows err as what is waited for, then waits d, or until there is a
 // connection if that is what is missing.
-func (s *Stream) trouble(ctx context.Context, err error, d time.Duration) {
+func (s *publisher) trouble(ctx context.Context, err error, d time.Duration) {
 	reason := err.Error()
 	if api, ok := errors.AsType[*APIError](err); ok {
 		reason = explain(s.cfg.Stream, api)

@@ -20,10 +20,10 @@ type template struct {
 	header nats.Header
 	values []*string // in the order of names
 	id     *string   // Nats-Msg-Id
-	last   *string   // Nats-Expected-Last-Sequence
+	last   *string   // Nats-Expected-Last-Sequence, nil in lanes
 }
 
-func newTemplate(stream string, headers []envelope.Header) *template {
+func newTemplate(stream string, headers []envelope.Header, chained bool) *template {
 	t := &template{header: make(nats.Header, len(headers)+3)}
 	for _, h := range headers {
 		name := strings.Clone(h.Name)
@@ -41,7 +41,9 @@ func newTemplate(stream string, headers []envelope.Header) *template {
 	}
 	one(envelope.HeaderExpectedStream, stream)
 	t.id = one(envelope.HeaderMsgID, "")
-	t.last = one(envelope.HeaderExpectedLastSeq, "")
+	if chained {
+		t.last = one(envelope.HeaderExpectedLastSeq, "")
+	}
 	return t
 }
 
@@ -59,8 +61,9 @@ func (t *template) fits(headers []envelope.Header) bool {
 
 // templates keeps the sets in use, the most recent first.
 type templates struct {
-	stream string
-	list   []*template
+	stream  string
+	chained bool
+	list    []*template
 }
 
 func (ts *templates) find(headers []envelope.Header) *template {
@@ -73,7 +76,7 @@ func (ts *templates) find(headers []envelope.Header) *template {
 			return t
 		}
 	}
-	t := newTemplate(ts.stream, headers)
+	t := newTemplate(ts.stream, headers, ts.chained)
 	ts.list = slices.Insert(ts.list, 0, t)
 	if len(ts.list) > templateCount {
 		ts.list = slices.Delete(ts.list, templateCount, len(ts.list))
@@ -81,7 +84,7 @@ func (ts *templates) find(headers []envelope.Header) *template {
 	return t
 }
 
-// HeaderReserve is the most bytes that the chain's own headers add to a
+// HeaderReserve is the most bytes that our own headers add to a
 // message of stream. A router subtracts it from the server's limit.
 func HeaderReserve(stream string) int {
 	const perHeader = len(": \r\n")

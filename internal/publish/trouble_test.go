@@ -223,131 +223,145 @@ func TestA51AnEventOverTheStreamsSizeIsRefusedAloneAndTheOthersFlow(t *testing.T
 
 func TestAnErrorOfRefusedEndsRun(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	createStream(t, admin(t, srv.URL()), func(c *jetstream.StreamConfig) { c.MaxMsgSize = 2000 })
-	boom := errors.New("no database")
-	r := startOn(t, openConn(t, srv.URL()), 0, func(c *publish.Config) {
-		c.Refused = func(context.Context, publish.Refused) error { return boom }
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		createStream(t, admin(t, srv.URL()), func(c *jetstream.StreamConfig) { c.MaxMsgSize = 2000 })
+		boom := errors.New("no database")
+		r := start(t, openConn(t, srv.URL()), 0, func(c *publish.Config) {
+			c.Refused = func(context.Context, publish.Refused) error { return boom }
+		})
+		tx, pos, m := event(0)
+		m.Body = make([]byte, 3000)
+		check(t, r.stream.Send(t.Context(), tx, pos, m))
+		if err := r.runEnds(); !errors.Is(err, boom) {
+			t.Errorf("Run() = %v, want %v", err, boom)
+		}
 	})
-	tx, pos, m := event(0)
-	m.Body = make([]byte, 3000)
-	check(t, r.stream.Send(t.Context(), tx, pos, m))
-	if err := r.runEnds(); !errors.Is(err, boom) {
-		t.Errorf("Run() = %v, want %v", err, boom)
-	}
 }
 
 func TestA51AMessageOverMaxPayloadIsRefused(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	js := admin(t, srv.URL())
-	createStream(t, js)
-	r := startOn(t, openConn(t, srv.URL()), 0)
-	tx, pos, m := event(0)
-	m.Body = make([]byte, 1<<20)
-	check(t, r.stream.Send(t.Context(), tx, pos, m))
-	r.send(1, 5)
-	r.drain()
-	wantStored(t, js, 5, 0)
-	if len(r.refused) != 1 || r.refused[0].Reason != publish.ReasonTooLarge {
-		t.Errorf("refused %+v", r.refused)
-	}
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		js := admin(t, srv.URL())
+		createStream(t, js)
+		r := start(t, openConn(t, srv.URL()), 0)
+		tx, pos, m := event(0)
+		m.Body = make([]byte, 1<<20)
+		check(t, r.stream.Send(t.Context(), tx, pos, m))
+		r.send(1, 5)
+		r.drain()
+		wantStored(t, js, 5, 0)
+		if len(r.refused) != 1 || r.refused[0].Reason != publish.ReasonTooLarge {
+			t.Errorf("refused %+v", r.refused)
+		}
+	})
 }
 
 // I5.
 func TestA47AnIdOfAnotherEventIsRefusedWithBothIdentities(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	js := admin(t, srv.URL())
-	createStream(t, js)
-	foreign := nats.NewMsg("ev.foreign")
-	foreign.Header.Set(envelope.HeaderMsgID, "id-3")
-	if _, err := js.PublishMsg(t.Context(), foreign); err != nil {
-		t.Fatal(err)
-	}
-	r := startOn(t, openConn(t, srv.URL()), 0)
-	r.send(0, 10)
-	r.drain()
-	if len(r.refused) != 1 || r.refused[0].Reason != publish.ReasonIDInUse || !strings.Contains(r.refused[0].Detail, `"ev.foreign"`) {
-		t.Fatalf("refused %+v", r.refused)
-	}
-	if got := ids(t, js, 10); len(got) != 10 {
-		t.Errorf("stream has %v", got)
-	}
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		js := admin(t, srv.URL())
+		createStream(t, js)
+		foreign := nats.NewMsg("ev.foreign")
+		foreign.Header.Set(envelope.HeaderMsgID, "id-3")
+		if _, err := js.PublishMsg(t.Context(), foreign); err != nil {
+			t.Fatal(err)
+		}
+		r := start(t, openConn(t, srv.URL()), 0)
+		r.send(0, 10)
+		r.drain()
+		if len(r.refused) != 1 || r.refused[0].Reason != publish.ReasonIDInUse || !strings.Contains(r.refused[0].Detail, `"ev.foreign"`) {
+			t.Fatalf("refused %+v", r.refused)
+		}
+		if got := ids(t, js, 10); len(got) != 10 {
+			t.Errorf("stream has %v", got)
+		}
+	})
 }
 
 // I5.
 func TestA49ADuplicateReplyForOurOwnEventCountsAsStored(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	js := admin(t, srv.URL())
-	createStream(t, js)
-	r := startOn(t, openConn(t, srv.URL()), 0)
-	r.send(0, 10)
-	r.drain()
-	r.stop()
-	r = startOn(t, r.conn, 10)
-	r.send(3, 20) // 3 to 9 are there already
-	r.drain()
-	wantStored(t, js, 20)
-	if got := r.totalStored(); got != 17 {
-		t.Errorf("Stored was told of %d, want 17", got)
-	}
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		js := admin(t, srv.URL())
+		createStream(t, js)
+		r := start(t, openConn(t, srv.URL()), 0)
+		r.send(0, 10)
+		r.drain()
+		r.stop()
+		r = start(t, r.conn, 10)
+		r.send(3, 20) // 3 to 9 are there already
+		r.drain()
+		wantStored(t, js, 20)
+		if got := r.totalStored(); got != 17 {
+			t.Errorf("Stored was told of %d, want 17", got)
+		}
+	})
 }
 
 // I3, I5.
 func TestA49AnIdWhoseMessageIsGoneIsWaitedForAndNothingOvertakes(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	js := admin(t, srv.URL())
-	createStream(t, js, func(c *jetstream.StreamConfig) { c.Duplicates = 3 * time.Second })
-	r := startOn(t, openConn(t, srv.URL()), 0)
-	r.send(0, 1)
-	r.drain()
-	r.stop()
-	st, err := js.Stream(t.Context(), "EV")
-	check(t, err)
-	check(t, st.Purge(t.Context()))
-	r = startOn(t, r.conn, 1)
-	r.send(0, 10)
-	r.waitFor("the message at sequence 1 is gone")
-	r.drain()
-	wantStored(t, js, 10)
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		js := admin(t, srv.URL())
+		createStream(t, js, func(c *jetstream.StreamConfig) { c.Duplicates = 3 * time.Second })
+		r := start(t, openConn(t, srv.URL()), 0)
+		r.send(0, 1)
+		r.drain()
+		r.stop()
+		st, err := js.Stream(t.Context(), "EV")
+		check(t, err)
+		check(t, st.Purge(t.Context()))
+		r = start(t, r.conn, 1)
+		r.send(0, 10)
+		r.waitFor("the message at sequence 1 is gone")
+		r.drain()
+		wantStored(t, js, 10)
+	})
 }
 
 func TestA62AStreamMadeAnewIsAGap(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	js := admin(t, srv.URL())
-	createStream(t, js)
-	r := startOn(t, openConn(t, srv.URL()), 0)
-	r.send(0, 10)
-	r.drain()
-	check(t, js.DeleteStream(t.Context(), "EV"))
-	r.send(10, 20)
-	r.waitFor("does not exist")
-	createStream(t, js)
-	var gap *publish.GapError
-	if err := r.runEnds(); !errors.As(err, &gap) || !gap.Recreated() || gap.Acked != 10 || gap.LastSeq != 0 {
-		t.Fatalf("Run() = %v, want a gap of a stream made anew", err)
-	}
-	wantStored(t, js, 0)
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		js := admin(t, srv.URL())
+		createStream(t, js)
+		r := start(t, openConn(t, srv.URL()), 0)
+		r.send(0, 10)
+		r.drain()
+		check(t, js.DeleteStream(t.Context(), "EV"))
+		r.send(10, 20)
+		r.waitFor("does not exist")
+		createStream(t, js)
+		var gap *publish.GapError
+		if err := r.runEnds(); !errors.As(err, &gap) || !gap.Recreated() || gap.Acked != 10 || gap.LastSeq != 0 {
+			t.Fatalf("Run() = %v, want a gap of a stream made anew", err)
+		}
+		wantStored(t, js, 0)
+	})
 }
 
 func TestA62AStreamWithLessThanItAcknowledgedIsAGap(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	createStream(t, admin(t, srv.URL()))
-	r := startOn(t, openConn(t, srv.URL()), 0)
-	r.send(0, 10)
-	r.drain()
-	r.stop()
-	r = startOn(t, r.conn, 15) // what the witness has
-	r.send(10, 20)
-	var gap *publish.GapError
-	if err := r.runEnds(); !errors.As(err, &gap) || gap.Recreated() || gap.Acked != 15 || gap.LastSeq != 10 {
-		t.Fatalf("Run() = %v, want a gap from 10 to 15", err)
-	}
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		createStream(t, admin(t, srv.URL()))
+		r := start(t, openConn(t, srv.URL()), 0)
+		r.send(0, 10)
+		r.drain()
+		r.stop()
+		r = start(t, r.conn, 15) // what the witness has
+		r.send(10, 20)
+		var gap *publish.GapError
+		if err := r.runEnds(); !errors.As(err, &gap) || gap.Recreated() || gap.Acked != 15 || gap.LastSeq != 10 {
+			t.Fatalf("Run() = %v, want a gap from 10 to 15", err)
+		}
+	})
 }
 
 func TestAnotherWriterIsNamedAndNotFought(t *testing.T) {
