@@ -18,6 +18,17 @@ import (
 // file. Allocations are the client's: one for the headers of a message, and
 // those of each acknowledgement.
 func BenchmarkSend(b *testing.B) {
+	b.Run("chain", func(b *testing.B) {
+		benchmarkSend(b, func(conn *publish.Conn, cfg publish.Config) publish.Publisher { return publish.New(conn, cfg) })
+	})
+	// A thousand keys in turn.
+	b.Run("lanes", func(b *testing.B) {
+		benchmarkSend(b, func(conn *publish.Conn, cfg publish.Config) publish.Publisher { return publish.NewLanes(conn, cfg) })
+	})
+}
+
+func benchmarkSend(b *testing.B, build func(*publish.Conn, publish.Config) publish.Publisher) {
+	b.Helper()
 	srv := envtest.NATS(b, testenv.NATSConfig{})
 	nc, err := nats.Connect(srv.URL())
 	if err != nil {
@@ -36,7 +47,7 @@ func BenchmarkSend(b *testing.B) {
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	s := publish.New(conn, publish.Config{Stream: "EV", Source: "bench", Stored: func(uint64, int) {}})
+	s := build(conn, publish.Config{Stream: "EV", Source: "bench", Stored: func(uint64, int) {}})
 	tail, err := s.Tail(b.Context())
 	if err != nil {
 		b.Fatal(err)
@@ -52,12 +63,17 @@ func BenchmarkSend(b *testing.B) {
 		{Name: envelope.HeaderAggregateID, Value: "42"},
 		{Name: envelope.HeaderEventType, Value: "order.placed"},
 	}}
+	var names [1000]string
+	for i := range names {
+		names[i] = "order " + strconv.Itoa(i)
+	}
 	id := make([]byte, 0, 32)
 	b.ReportAllocs()
 	b.ResetTimer()
 	for i := range b.N {
 		id = strconv.AppendInt(id[:0], int64(i), 10)
 		m.MsgID = string(id)
+		m.Key = names[i%len(names)]
 		if err := s.Send(ctx, uint64(i), envelope.Position{Epoch: 1, Commit: envelope.LSN(i)}, &m); err != nil {
 			b.Fatal(err)
 		}

@@ -13,7 +13,7 @@ import (
 	"github.com/walrelay/walrelay/envelope"
 )
 
-// Config is what a [Stream] needs. Stream and Source have no default.
+// Config is what a [Stream] or [Lanes] need. Stream and Source have no default.
 type Config struct {
 	// Stream is the stream's name.
 	Stream string
@@ -38,15 +38,16 @@ type Config struct {
 	GiveWay time.Duration
 	// RetryMost is the longest pause between attempts. Zero means 5 s.
 	RetryMost time.Duration
-	// Stored is told that n more events of transaction tx are stored, in the
-	// order they were sent. It is called without locks, by one goroutine at
+	// Stored is told that n more events of transaction tx are stored: by a
+	// [Stream] in the order they were sent, by [Lanes] in any. It is called without locks, by one goroutine at
 	// a time; while it blocks, so do acknowledgements. It must not call Run
 	// or Drain.
 	Stored func(tx uint64, n int)
 	// Refused is told of an event that can never be stored. Nothing is in
 	// flight behind it, and nothing is sent before it returns: nil says
 	// that the dead letter is durable (Stored is not called for it), an
-	// error ends Run.
+	// error ends Run. [Lanes] hold back only what has the event's key
+	// meanwhile, and call it with others in flight.
 	Refused func(ctx context.Context, r Refused) error
 	// Logger gets changes of state. Nil discards.
 	Logger *slog.Logger

@@ -7,7 +7,7 @@ import (
 	"github.com/walrelay/walrelay/envelope"
 )
 
-// A State is what a [Stream] is doing.
+// A State is what a [Publisher] is doing.
 type State uint8
 
 // The states of a stream. Only StateFlowing is healthy for long.
@@ -35,7 +35,7 @@ func (s State) String() string {
 // MarshalText gives the state's word.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Counters count over the life of a [Stream].
+// Counters count over the life of a [Publisher].
 type Counters struct {
 	// Acks are messages acknowledged one by one, Found those that a resync
 	// found stored. Their sum is what Stored was told.
