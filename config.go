@@ -78,6 +78,19 @@ type Config struct {
 	// well. Beyond that delivery waits for an operator. Zero means 100.
 	DeadLetterLimit int
 
+	// OnGap says what to do when events are found that the slot can no longer
+	// deliver or that the broker no longer has: [GapHeal] or [GapHalt]. Empty
+	// means GapHeal.
+	OnGap string
+	// HealLimit is how many events are published unasked to heal a gap, and
+	// HealAge how old the oldest of them may be when the gap is found. Beyond
+	// either delivery waits for an operator. Zero means 10,000 and one hour.
+	HealLimit int
+	HealAge   time.Duration
+	// Backfill publishes the rows that are there already when the relay starts
+	// for the first time, before anything new. Later it does nothing.
+	Backfill bool
+
 	// Window is how many messages may be published and not yet acknowledged.
 	// A larger one raises throughput over a long round trip and lengthens a
 	// resync. Zero means 1024.
@@ -173,6 +186,15 @@ func (c Config) withDefaults() (Config, error) {
 	c.OnPoison = or(c.OnPoison, PoisonDeadLetter)
 	c.OnUnrouted = or(c.OnUnrouted, UnroutedWait)
 	c.DeadLetterLimit = number(c.DeadLetterLimit, 100)
+	c.OnGap = or(c.OnGap, GapHeal)
+	c.HealLimit = number(c.HealLimit, 10_000)
+	c.HealAge = number(c.HealAge, time.Hour)
+	if c.OnGap != GapHeal && c.OnGap != GapHalt {
+		bad("OnGap", c.OnGap, "use heal or halt")
+	}
+	if c.HealLimit < 1 {
+		bad("HealLimit", fmt.Sprint(c.HealLimit), "use at least 1; on_gap: halt heals nothing unasked")
+	}
 	if c.OnPoison != PoisonDeadLetter && c.OnPoison != PoisonHalt {
 		bad("OnPoison", c.OnPoison, "use dead-letter or halt")
 	}
@@ -195,7 +217,7 @@ func (c Config) withDefaults() (Config, error) {
 		bad("InFlightBytes", fmt.Sprint(c.InFlightBytes), "use at least 1048576 bytes")
 	}
 	for field, d := range map[string]time.Duration{
-		"AckTimeout": c.AckTimeout, "StatusInterval": c.StatusInterval, "Silence": c.Silence, "DrainTimeout": c.DrainTimeout,
+		"AckTimeout": c.AckTimeout, "StatusInterval": c.StatusInterval, "Silence": c.Silence, "DrainTimeout": c.DrainTimeout, "HealAge": c.HealAge,
 	} {
 		if d < 0 {
 			bad(field, d.String(), "use a positive duration such as 10s")

@@ -7,6 +7,7 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/publish"
 )
 
 const (
@@ -111,6 +112,9 @@ func (c *confirmer) cover(ctx context.Context, last bool) error {
 func (c *confirmer) ends() (streams map[string]dedup.Known, changed bool) {
 	streams = make(map[string]dedup.Known, len(c.s.streams))
 	for _, st := range c.s.streams {
+		if lanes, ok := st.pub.(*publish.Lanes); ok && st.started && c.safe > 0 {
+			st.from.Store(max(st.from.Load(), lanes.Floor(envelope.Position{Epoch: c.s.epoch, Commit: c.safe})))
+		}
 		known := st.stored()
 		streams[st.name] = known
 		changed = changed || c.witnessed[st.name].LastSeq != known.LastSeq || c.witnessed[st.name].Created != known.Created

@@ -2,7 +2,6 @@ package walrelay
 
 import (
 	"context"
-	"errors"
 	"fmt"
 	"log/slog"
 	"os"
@@ -14,7 +13,6 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/dedup"
-	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
@@ -33,9 +31,6 @@ func (s *session) open(ctx context.Context) error {
 	if err := s.judgeHistory(ctx); err != nil {
 		return err
 	}
-	if err := s.checkGaps(ctx); err != nil {
-		return err
-	}
 	if err := s.checkPublication(ctx); err != nil {
 		return err
 	}
@@ -43,10 +38,8 @@ func (s *session) open(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	if !info.Exists {
-		if err := s.createSlot(ctx); err != nil {
-			return err
-		}
+	if err := s.prepareSlot(ctx, info); err != nil {
+		return err
 	}
 	return s.repl.Start(ctx)
 }
@@ -94,7 +87,7 @@ func (s *session) notice(n *pgconn.PgError) {
 }
 
 // inspect looks at the slot; one that exists must be of the right kind and not
-// lost.
+// another's.
 func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 	var info slot.Info
 	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
@@ -111,12 +104,6 @@ func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 	switch {
 	case err != nil:
 		return info, err
-	case info.WALStatus == "lost":
-		return info, &HaltError{
-			Object:  "slot " + strconv.Quote(s.cfg.Slot),
-			Problem: "is lost: PostgreSQL has removed WAL that it needed (max_slot_wal_keep_size, or a timeout), so events after LSN " + info.Confirmed.String() + " may not have been sent",
-			Fix:     "nothing is delivered until this gap is dealt with",
-		}
 	case info.Active && info.HolderPID != int(s.repl.Server().BackendPID):
 		return info, &slot.InUseError{Slot: s.cfg.Slot, PID: info.HolderPID, Application: info.HolderName}
 	}
@@ -132,47 +119,6 @@ func (s *session) checkPublication(ctx context.Context) error {
 		}
 		return mapPartitions(ctx, q, s.cfg, s.router)
 	})
-}
-
-// createSlot makes the slot on the very first start only: when nothing was
-// ever delivered, nothing can have been missed.
-func (s *session) createSlot(ctx context.Context) error {
-	var found witness.Witness
-	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
-		found, err = witness.Read(ctx, q, s.cfg.Schema, s.cfg.Source)
-		return err
-	})
-	if err != nil {
-		return err
-	}
-	missing := &HaltError{
-		Object: "slot " + strconv.Quote(s.cfg.Slot), Problem: "is missing",
-		Fix: "events since then may not have been sent; nothing is delivered until this gap is dealt with",
-	}
-	if found.Exists {
-		missing.Problem = "is missing, though this relay has confirmed LSN " + found.ConfirmedLSN.String() + " to it"
-		return missing
-	}
-	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the slot is made")
-	for _, st := range s.streams {
-		_, err := s.nats.StreamInfo(ctx, st.name)
-		if missing, ok := errors.AsType[*publish.APIError](err); ok && missing.NotFound() {
-			continue // it holds nothing
-		}
-		tail, err := st.pub.Tail(ctx)
-		if err != nil {
-			return err
-		}
-		if tail.Ours {
-			missing.Problem = fmt.Sprintf("is missing, though stream %q holds events of this source up to %s", st.name, tail.Position)
-			return missing
-		}
-	}
-	s.log.InfoContext(ctx, "first start: making the slot; this waits for the transactions that are open now")
-	s.r.state.set(ctx, StateWaiting, "making the slot; PostgreSQL waits for the transactions that are open now")
-	s.sql.mu.Lock()
-	defer s.sql.mu.Unlock()
-	return slot.Create(ctx, s.sql.conn, s.cfg.Slot, s.repl.Server().Version)
 }
 
 // judgeHistory compares the database with the epochs that were noted in it.
@@ -212,6 +158,9 @@ func (s *session) identity() witness.Identity {
 // take writes this session into the witness, so that an earlier one can write
 // nothing any more, and gives what was there.
 func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
+	if s.taken != nil {
+		return s.taken, nil
+	}
 	host, _ := os.Hostname() // a name for people; empty does no harm
 	known := map[string]dedup.Known{}
 	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
@@ -222,13 +171,19 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 			return err
 		}
 		for name, st := range found.Streams {
-			known[name] = dedup.Known{Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID}
+			known[name] = dedup.Known{
+				Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID, From: st.From,
+				Settled: envelope.Position{Epoch: found.Epoch, Commit: found.ConfirmedLSN},
+			}
 		}
 		if hash := s.router.Hash(); found.Exists && found.RoutesHash != "" && found.RoutesHash != hash {
 			s.log.WarnContext(ctx, "routes or columns differ from those of the last run", slog.String("before", found.RoutesHash), slog.String("now", hash))
 		}
 		return nil
 	})
+	if err == nil {
+		s.taken = known
+	}
 	return known, err
 }
 
@@ -236,7 +191,7 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 func (s *session) write(ctx context.Context, confirmed envelope.LSN, streams map[string]dedup.Known) error {
 	states, now := make(map[string]witness.StreamState, len(streams)), time.Now().UTC()
 	for name, k := range streams {
-		states[name] = witness.StreamState{At: now, Created: k.Created, LastSeq: k.LastSeq, Position: k.Position, MsgID: k.MsgID}
+		states[name] = witness.StreamState{At: now, Created: k.Created, LastSeq: k.LastSeq, Position: k.Position, MsgID: k.MsgID, From: k.From}
 	}
 	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
 		return witness.Write(ctx, q, witness.Writing{

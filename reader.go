@@ -37,6 +37,8 @@ type reader struct {
 
 	strangers map[uint64]bool // generations of relations that are no outbox
 
+	healed bool
+
 	maxPayload int // the largest that the server has named
 	flood      *flood
 }
@@ -58,6 +60,9 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.recall(ctx); err != nil {
 		return err
 	}
+	if err := r.heal(ctx); err != nil {
+		return err
+	}
 	for {
 		if err := r.s.repl.Next(&r.frame); err != nil {
 			if errors.Is(err, slot.ErrStopped) {
@@ -73,6 +78,28 @@ func (r *reader) run(ctx context.Context) error {
 			return err
 		}
 	}
+}
+
+// heal publishes what earlier sessions could not, once: before anything new,
+// and after the streams' marks are met, since in a chain what is published for
+// a gap becomes the stream's end.
+func (r *reader) heal(ctx context.Context) error {
+	s := r.s
+	if r.healed || r.unmet > 0 {
+		return nil
+	}
+	r.healed = true
+	for _, st := range s.streams {
+		if !st.passed.IsZero() {
+			st.pub.Passed(st.passed)
+		}
+	}
+	if err := s.healOpen(ctx); err != nil {
+		return err
+	}
+	s.r.state.set(ctx, StateRelaying, "")
+	s.spawn(func() error { return s.proveLoop(ctx) })
+	return nil
 }
 
 func (r *reader) take(ctx context.Context) error {
@@ -110,7 +137,7 @@ func (r *reader) keepalive() error {
 	s.received.Store(max(s.received.Load(), uint64(r.frame.WALEnd)))
 	if r.unmet > 0 {
 		for _, st := range s.streams {
-			if err := st.mark.Load().Reached(r.frame.WALEnd); err != nil {
+			if err := st.mark.Reached(r.frame.WALEnd); err != nil {
 				return named(st.name, err)
 			}
 		}
@@ -184,8 +211,19 @@ func (r *reader) insert(ctx context.Context) error {
 			return err
 		}
 		if passed {
+			s.streams[r.routed.StreamIndex].passed = r.row.Position
 			s.r.count.passed.Add(1)
+		}
+		if err := r.heal(ctx); err != nil {
+			return err
+		}
+		if passed {
 			return nil
+		}
+		if r.healed { // the router was used for other rows meanwhile
+			if err := r.route(ctx); err != nil {
+				return err
+			}
 		}
 	}
 	switch r.routed.Verdict {
@@ -234,17 +272,17 @@ const reasonUnrouted router.Reason = "unrouted"
 // row is stored already. Once every mark is met the ledger lets go.
 func (r *reader) pass(ctx context.Context) (stored bool, err error) {
 	for _, st := range r.s.streams {
-		if err := st.mark.Load().Pass(r.row.Position, r.routed.Message.MsgID); err != nil {
+		if err := st.mark.Pass(r.row.Position, r.routed.Message.MsgID); err != nil {
 			return false, named(st.name, err)
 		}
 	}
 	if r.routed.Verdict == router.Publish {
-		if stored, err = r.storedBefore(ctx, r.s.streams[r.routed.StreamIndex].mark.Load()); err != nil {
+		if stored, err = r.storedBefore(ctx, r.s.streams[r.routed.StreamIndex].mark); err != nil {
 			return false, err
 		}
 	}
 	for _, st := range r.s.streams {
-		if !st.met.Load() && st.mark.Load().Met() {
+		if !st.met.Load() && st.mark.Met() {
 			st.met.Store(true)
 			r.unmet--
 		}
@@ -269,7 +307,7 @@ func (r *reader) limit() {
 
 // storedBefore asks the mark. Where it can only count what is stored, an event
 // that the stream refused is not among the counted ones: it is a dead letter.
-func (r *reader) storedBefore(ctx context.Context, mark *dedup.Mark) (bool, error) {
+func (r *reader) storedBefore(ctx context.Context, mark mark) (bool, error) {
 	if mark.Counts(r.row.Position) {
 		recorded := false
 		err := r.s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {

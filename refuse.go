@@ -52,6 +52,10 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 			*v = plain
 		}
 	}
+	aside := refused.Tx >= asideTx
+	if aside {
+		refused.Position = envelope.Position{} // it was read from the table, which knows none
+	}
 	committed, _ := time.Parse(time.RFC3339Nano, header[envelope.HeaderCommittedAt]) // zero where the header is left out
 	err := s.record(ctx, deadletter.Letter{
 		Position: refused.Position, EventID: refused.Message.MsgID, Table: refused.Message.Table,
@@ -66,6 +70,10 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 	s.r.count.refused.Add(1)
 	s.log.WarnContext(ctx, "event refused by the stream and recorded as a dead letter",
 		slog.String("reason", reason), slog.String("detail", refused.Detail), slog.String("position", refused.Position.String()))
+	if aside {
+		s.aside(refused.Tx, 1, true)
+		return nil
+	}
 	s.settle(refused.Tx, 1)
 	return nil
 }

@@ -198,13 +198,7 @@ func halts(err error) bool {
 	if _, ok := errors.AsType[*dedup.RewoundError](err); ok {
 		return true
 	}
-	if _, ok := errors.AsType[*dedup.LostError](err); ok {
-		return true
-	}
 	if _, ok := errors.AsType[*dedup.ForeignError](err); ok {
-		return true
-	}
-	if _, ok := errors.AsType[*publish.GapError](err); ok {
 		return true
 	}
 	_, ok := errors.AsType[*publish.SecondWriterError](err)

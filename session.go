@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 	"golang.org/x/sync/errgroup"
 
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
@@ -55,6 +57,15 @@ type session struct {
 	cancel    atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
 	slotInfo  atomic.Pointer[slotSeen]
 	lookNow   chan struct{} // slot and publication are to be looked at
+
+	taken      map[string]dedup.Known // what the witness remembered when this session took it; nil before
+	heldConn   *pgx.Conn              // of held
+	held       pgx.Tx                 // sees exactly what a slot made in this session will not send; nil: none was made
+	backfillOf string                 // its snapshot
+	backfillAt envelope.LSN
+	gapOpen    atomic.Bool // nothing is proven while a gap is open
+	repairs    uint64      // guarded by mu, as is repairing
+	repairing  map[uint64]*repair
 
 	renewal    atomic.Bool // the session ends so that the next one takes up a stream
 	stopIntake context.CancelFunc
@@ -118,6 +129,7 @@ func (s *session) run(ctx context.Context) error {
 				s.spawn(func() error { s.catchUp(intake, st); return nil })
 			}
 		})
+		stopIntake() // who works beside the reader ends with it
 		switch {
 		case work.Err() != nil:
 			return err
@@ -180,6 +192,10 @@ func (s *session) list() []*stream {
 
 // stored is told by the publishers, in the stream's order.
 func (s *session) stored(tx uint64, n int) {
+	if tx >= asideTx {
+		s.aside(tx, n, false)
+		return
+	}
 	s.r.count.stored.Add(uint64(n)) //nolint:gosec // a count
 	s.settle(tx, n)
 }
@@ -208,6 +224,7 @@ func (s *session) fail(err error) {
 func (s *session) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
+	s.letGo(ctx)
 	if s.repl != nil {
 		s.repl.Close()
 	}

@@ -116,7 +116,7 @@ type NATSStatus struct {
 // StreamStatus is the state of one stream.
 type StreamStatus struct {
 	Name      string `json:"name"`
-	Mechanism string `json:"mechanism"` // chain
+	Mechanism string `json:"mechanism"` // chain, or lanes on a stream that others write to
 	// MarkMet says whether all that the stream held at the start of the
 	// session has been recognised among what the slot sends again.
 	MarkMet bool `json:"mark_met"`
@@ -166,6 +166,8 @@ type Counters struct {
 	Deletes      uint64  `json:"deletes"`    // likewise deletes
 	Truncates    uint64  `json:"truncates"`  // likewise truncates
 	Sessions     uint64  `json:"sessions"`
+	Gaps         uint64  `json:"gaps"`   // gaps that were found
+	Healed       uint64  `json:"healed"` // events published to heal gaps
 	Retries      Retries `json:"retries"`
 }
 
@@ -192,7 +194,7 @@ func (r *Retries) add(c *publish.Counters) {
 
 type counters struct {
 	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
-	updates, deletes, truncates, sessions, left atomic.Uint64
+	updates, deletes, truncates, sessions, left, healed, gaps atomic.Uint64
 
 	ages    ages
 	letters atomic.Pointer[DeadLetters]
@@ -205,7 +207,7 @@ type counters struct {
 func (c *counters) read() Counters {
 	return Counters{
 		Transactions: c.transactions.Load(), Rows: c.rows.Load(), Published: c.published.Load(), Stored: c.stored.Load(),
-		Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
+		Gaps: c.gaps.Load(), Healed: c.healed.Load(), Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
 		Updates: c.updates.Load(), Deletes: c.deletes.Load(), Truncates: c.truncates.Load(), Sessions: c.sessions.Load(),
 	}
 }
@@ -239,7 +241,8 @@ func (r *Relay) Status() Status {
 	}
 	if len(st.Streams) == 0 {
 		for _, name := range r.streams {
-			st.Streams = append(st.Streams, StreamStatus{Name: name, Mechanism: "chain", State: publish.StateIdle.String()})
+			idle := stream{Stream: r.cfg.stream(name)}
+			st.Streams = append(st.Streams, StreamStatus{Name: name, Mechanism: idle.mechanism(), State: publish.StateIdle.String()})
 		}
 	}
 	if at, some := r.count.ages.oldest(); some || state == StateRelaying {
@@ -292,7 +295,7 @@ func (s *session) streamStatus(retries *Retries) []StreamStatus {
 		p := st.pub.Status()
 		retries.add(&p.Counters)
 		one := StreamStatus{
-			Name: st.name, Mechanism: "chain", MarkMet: st.met.Load(), Behind: st.behind.Load(),
+			Name: st.name, Mechanism: st.mechanism(), MarkMet: st.met.Load(), Behind: st.behind.Load(),
 			State: p.State.String(), Flowing: p.Healthy(), Reason: p.Reason, Since: p.Since,
 			InFlight: p.InFlight, Queued: p.Queued, Bytes: p.Bytes, LastSequence: p.LastSeq, StoredAt: p.StoredAt,
 			UnacknowledgedSince: p.UnacknowledgedSince, Attempts: p.Attempts, LastError: p.LastError, LastErrorAt: p.LastErrorAt,

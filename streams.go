@@ -27,16 +27,41 @@ import (
 type stream struct {
 	name string
 	Stream
-	pub  *publish.Stream
-	mark atomic.Pointer[dedup.Mark] // nil until it is known where the stream goes on; the reader's own afterwards
+	pub  publish.Publisher
+	mark mark // what it holds already of what the slot sends again; the reader's own
 	met  atomic.Bool
-	base dedup.Known // the stream's end at the start
+	base dedup.Known   // the stream's end at the start
+	from atomic.Uint64 // of a shared stream, see dedup.Known
+	// passed is the last event of the stream that was passed over; the
+	// reader's own.
+	passed envelope.Position
 
 	started bool        // Begin was called; set before the reader runs
 	behind  atomic.Bool // its events are left to the next session
 
+	ackTimeout time.Duration
+
 	limits router.Limits // the reader's own, as is
 	facts  publish.StreamFacts
+}
+
+// A mark recognises what a stream holds among what the slot sends again: a
+// dedup.Mark in a chain, a dedup.Seen in lanes.
+type mark interface {
+	Met() bool
+	Position() envelope.Position
+	Pass(pos envelope.Position, id string) error
+	Counts(pos envelope.Position) bool
+	Stored(pos envelope.Position) bool
+	Reached(walEnd envelope.LSN) error
+}
+
+// mechanism names how the stream is written to.
+func (st *stream) mechanism() string {
+	if st.Shared {
+		return "lanes"
+	}
+	return "chain"
 }
 
 // stored is what the stream is known to hold.
@@ -46,6 +71,7 @@ func (st *stream) stored() dedup.Known {
 	if s.LastSeq > known.LastSeq {
 		known.LastSeq, known.Position, known.MsgID = s.LastSeq, s.Position, s.MsgID
 	}
+	known.From = max(known.From, st.from.Load())
 	return known
 }
 
@@ -65,7 +91,7 @@ func (s *session) makeStreams() {
 	names := s.router.Streams()
 	streams := make([]*stream, 0, len(names))
 	for _, name := range names {
-		st := &stream{name: name, Stream: s.cfg.stream(name)}
+		st := &stream{name: name, Stream: s.cfg.stream(name), ackTimeout: s.cfg.AckTimeout}
 		cfg := publish.Config{
 			Stream: name, Source: s.cfg.Source, Window: st.Window, MaxBytes: st.InFlightBytes,
 			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Refused: s.refusedByServer, Logger: s.log,
@@ -73,7 +99,11 @@ func (s *session) makeStreams() {
 		if len(names) > 1 {
 			cfg.GiveWay = giveWayAfter
 		}
-		st.pub = publish.New(s.nats, cfg)
+		if st.Shared {
+			st.pub = publish.NewLanes(s.nats, cfg)
+		} else {
+			st.pub = publish.New(s.nats, cfg)
+		}
 		streams = append(streams, st)
 	}
 	s.mu.Lock()
@@ -113,11 +143,10 @@ func (s *session) start(ctx context.Context) error {
 	}
 	unmet := false
 	for i, st := range s.streams {
-		var mark *dedup.Mark
 		if tails[i] != nil {
-			mark, err = s.begin(ctx, st, *tails[i], at)
+			err = s.begin(ctx, st, *tails[i], at)
 		} else {
-			mark, err = dedup.Remembered(st.name, st.base, at)
+			st.mark, err = st.remembered(at)
 			st.behind.Store(true)
 			s.log.WarnContext(ctx, "stream is left behind until it can be had; the others go on", slog.String("stream", st.name),
 				slog.String("cause", st.pub.Status().Reason))
@@ -125,11 +154,10 @@ func (s *session) start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		st.met.Store(mark.Met())
-		st.mark.Store(mark)
-		unmet = unmet || !mark.Met()
+		st.met.Store(st.mark.Met())
+		unmet = unmet || !st.mark.Met()
 		s.log.InfoContext(ctx, "stream goes on", slog.String("stream", st.name), slog.Uint64("last_seq", st.base.LastSeq),
-			slog.String("mark", mark.Position().String()), slog.Bool("mark_met", mark.Met()),
+			slog.String("mark", st.mark.Position().String()), slog.Bool("mark_met", st.mark.Met()), slog.String("mechanism", st.mechanism()),
 			slog.String("confirmed_lsn", info.Confirmed.String()))
 	}
 	if unmet {
@@ -137,25 +165,78 @@ func (s *session) start(ctx context.Context) error {
 		s.ledger.Hold()
 		s.mu.Unlock()
 	}
-	return nil
+	// From where lanes are to be read again must be known before they hold
+	// anything.
+	streams := make(map[string]dedup.Known, len(s.streams))
+	for _, st := range s.streams {
+		streams[st.name] = st.base
+	}
+	return s.write(ctx, 0, streams)
+}
+
+// remembered is the mark of a stream whose end cannot be read now.
+func (st *stream) remembered(at dedup.Slot) (mark, error) {
+	if st.Shared {
+		return dedup.NewSeen(st.name, nil, st.base.Settled, at)
+	}
+	return dedup.Remembered(st.name, st.base, at)
 }
 
 // begin lets a stream whose end is known go on behind it.
-func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at dedup.Slot) (*dedup.Mark, error) {
-	known := st.base
-	mark, err := dedup.Start(st.name, markTail(tail), known, at)
-	if err != nil {
-		return nil, err
+func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at dedup.Slot) error {
+	err := dedup.CheckLoss(st.name, markTail(tail), st.base)
+	if lost, ok := errors.AsType[*dedup.LostError](err); ok {
+		return s.lostEnd(ctx, st, tail, lost)
 	}
-	st.base = dedup.Known{Created: tail.Created, LastSeq: tail.LastSeq, Position: mark.Position(), MsgID: tail.MsgID}
-	if tail.Gone {
-		st.base.MsgID = known.MsgID
+	known := st.base
+	if st.Shared {
+		err = s.beginLanes(ctx, st, tail, at)
+	} else {
+		err = s.beginChain(st, &tail, at)
+	}
+	if err != nil {
+		return err
 	}
 	st.facts = tail.Facts
 	st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
 	st.pub.Begin(ctx, tail, known.LastSeq)
 	st.started = true
-	return mark, nil
+	return nil
+}
+
+func (s *session) beginChain(st *stream, tail *publish.Tail, at dedup.Slot) error {
+	known := st.base
+	mark, err := dedup.Start(st.name, markTail(*tail), known, at)
+	if err != nil {
+		return err
+	}
+	st.mark = mark
+	st.base = dedup.Known{Created: tail.Created, LastSeq: tail.LastSeq, Position: mark.Position(), MsgID: tail.MsgID}
+	if tail.Gone {
+		st.base.MsgID = known.MsgID
+	}
+	tail.Position = mark.Position()
+	return nil
+}
+
+// beginLanes looks which events the stream holds of those that the slot may
+// send again. Where nobody remembers the stream, it holds none.
+func (s *session) beginLanes(ctx context.Context, st *stream, tail publish.Tail, at dedup.Slot) error {
+	from, settled := st.base.From, st.base.Settled
+	if st.base.Created.IsZero() {
+		from, settled = tail.LastSeq, envelope.Position{}
+	}
+	lanes := st.pub.(*publish.Lanes) //nolint:forcetypeassert,errcheck // a shared stream has nothing else
+	seen, last, err := lanes.ReadTail(ctx, from, settled)
+	if err != nil {
+		return err
+	}
+	if st.mark, err = dedup.NewSeen(st.name, seen, settled, at); err != nil {
+		return err
+	}
+	st.from.Store(from)
+	st.base = dedup.Known{Created: tail.Created, LastSeq: last, From: from, Settled: settled, Position: st.base.Position}
+	return nil
 }
 
 // tails reads the ends of all streams at the same time; nil for those that
@@ -213,6 +294,9 @@ func (st *stream) tail(ctx context.Context) (publish.Tail, error) {
 			return tail, err
 		}
 		problems := publish.Problems(tail.Facts)
+		if st.Shared {
+			problems = publish.LaneProblems(tail.Facts, st.ackTimeout)
+		}
 		if len(problems) == 0 {
 			return tail, nil
 		}
@@ -244,9 +328,9 @@ func chainError(name string, problems []publish.Problem) error {
 	}
 }
 
-// errRenew ends a session in good order because a stream that was left behind
-// can be had again.
-var errRenew = errors.New("a stream that was left behind can be had again")
+// errRenew ends a session in good order so that the next one, which begins at
+// once, does what this one cannot: take up a stream, or heal a gap.
+var errRenew = errors.New("a new session is to begin")
 
 // catchUp waits until a stream that was left behind can be had, then asks for
 // a new session. It returns when ctx ends.
@@ -262,9 +346,7 @@ func (s *session) catchUp(ctx context.Context, st *stream) {
 	if ctx.Err() != nil {
 		return
 	}
-	s.log.InfoContext(ctx, "stream can be had again; a new session takes it up", slog.String("stream", st.name))
-	s.renewal.Store(true)
-	s.stopIntake()
+	s.renew(ctx, fmt.Sprintf("stream %q can be had again", st.name))
 }
 
 // leaveBehind lets the reader go on without a stream.

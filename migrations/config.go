@@ -29,6 +29,9 @@ type Config struct {
 	// Slot is the logical replication slot: lower case letters, digits and
 	// underscores, at most 63. Empty means walrelay.
 	Slot string
+	// Source is the relay's source, for which the slot is made. Empty means
+	// the slot's name.
+	Source string
 	// Tables are the tables to publish. None means the outbox of Schema.
 	// Other tables must exist; they are never altered.
 	Tables []Table
@@ -133,6 +136,9 @@ func (c Config) filled() (Config, error) {
 		if *name == "" {
 			*name = DefaultName
 		}
+	}
+	if c.Source == "" {
+		c.Source = c.Slot
 	}
 	if c.LockTimeout == 0 {
 		c.LockTimeout = DefaultLockTimeout

@@ -90,11 +90,15 @@ func (p printer) slot(cfg Config) {
 		return literal(strings.TrimSuffix(createSlot(cfg.Slot, server), ";"))
 	}
 	p.line("\n-- Waits for the transactions that are open now. Needs wal_level = logical and REPLICATION.")
-	p.line("DO " + dollarTag + "\nBEGIN")
+	p.line("-- The relay is told what was there before, and is not sent.")
+	p.line("DO " + dollarTag + "\nDECLARE\n    snapshot pg_catalog.pg_snapshot := pg_catalog.pg_current_snapshot();")
+	p.line("    lsn pg_catalog.pg_lsn := pg_catalog.pg_current_wal_insert_lsn();\nBEGIN")
 	p.line("    IF NOT EXISTS (SELECT FROM pg_catalog.pg_replication_slots WHERE slot_name = " + literal(cfg.Slot) + ") THEN")
 	p.line("        IF pg_catalog.current_setting('server_version_num')::int >= 170000 THEN")
 	p.line("            EXECUTE " + quoted(170000) + ";")
 	p.line("        ELSE")
 	p.line("            EXECUTE " + quoted(150000) + ";")
-	p.line("        END IF;\n    END IF;\nEND\n" + dollarTag + ";")
+	p.line("        END IF;")
+	p.line("        " + cfg.declare("snapshot", "lsn"))
+	p.line("    END IF;\nEND\n" + dollarTag + ";")
 }

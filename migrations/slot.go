@@ -20,6 +20,15 @@ func createSlot(name string, server int) string {
 	return "SELECT pg_catalog.pg_create_logical_replication_slot(" + literal(name) + ", 'pgoutput'" + options + ");"
 }
 
+// declare keeps a snapshot for the relay: the rows that it sees are not to be
+// sent, and nobody is to look for them. It is taken before the slot is made, so
+// that what commits meanwhile and passes by the new slot is found and sent.
+func (c Config) declare(snapshot, lsn string) string {
+	proven := quote(c.Schema) + ".proven"
+	return "INSERT INTO " + proven + " (source, epoch, snapshot, lsn) SELECT " + literal(c.Source) + ", 1, " + snapshot + ", " + lsn +
+		" WHERE NOT EXISTS (SELECT FROM " + proven + " p WHERE p.source = " + literal(c.Source) + ");"
+}
+
 func (a *applier) slotName() string { return fmt.Sprintf("slot %q", a.cfg.Slot) }
 
 // slot creates the slot, or checks that one of that name is usable. An existing
@@ -80,11 +89,18 @@ func (a *applier) makeSlot(ctx context.Context) (err error) {
 	if err != nil {
 		return fmt.Errorf("set up the connection: %w", err)
 	}
+	var snapshot, lsn string
+	if err := a.conn.QueryRow(ctx, "SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text").Scan(&snapshot, &lsn); err != nil {
+		return fmt.Errorf("take a snapshot before %s is made: %w", a.slotName(), err)
+	}
 	statement := createSlot(a.cfg.Slot, a.server)
 	waited, err := a.watch(ctx, conn, statement)
 	switch {
 	case err == nil:
 		a.report(Step{Object: a.slotName(), Did: Created})
+		if _, err := a.conn.Exec(ctx, a.cfg.declare(literal(snapshot)+"::pg_snapshot", literal(lsn)+"::pg_lsn")); err != nil {
+			return fmt.Errorf("note what %s will not send: %w", a.slotName(), err)
+		}
 		return nil
 	case sqlState(err) == insufficientPrivilege:
 		return refused(err, a.slotName(), a.user, a.replicationRight(ctx)+"\n-- or, once: "+statement)

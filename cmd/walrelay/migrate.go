@@ -26,7 +26,7 @@ type migrateCmd struct {
 
 // Run applies or prints what is missing. What is there already stays as it is.
 func (c *migrateCmd) Run(e *env) error {
-	cfg := migrations.Config{Schema: c.Schema, Slot: c.Slot, Publication: c.Publication, Tables: c.forMigrations(c.Schema)}
+	cfg := migrations.Config{Schema: c.Schema, Slot: c.Slot, Publication: c.Publication, Source: c.Source, Tables: c.forMigrations(c.Schema)}
 	cfg.Slot = firstOf(cfg.Slot, strings.ReplaceAll(strings.ToLower(c.Source), "-", "_"))
 	cfg.Publication = firstOf(cfg.Publication, cfg.Slot)
 	if c.Print {

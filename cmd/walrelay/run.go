@@ -64,10 +64,14 @@ type relaying struct {
 	Silence        time.Duration `help:"How long PostgreSQL may be silent before the connection counts as lost." default:"1m"`
 	DrainTimeout   time.Duration `help:"How long a stop waits for acknowledgements." default:"20s"`
 
-	OnPoison        string `help:"What becomes of an event that can never be published: dead-letter or halt." enum:"dead-letter,halt" default:"dead-letter"`
-	OnUnrouted      string `help:"What becomes of an event that no route or stream takes: wait or dead-letter." enum:"wait,dead-letter" default:"wait"`
-	DeadLetterLimit int    `help:"Dead letters of one reason within a minute; beyond it delivery waits for an operator." default:"100"`
-	EmbeddedListen  string `help:"Where the JetStream of --nats embedded:DIR listens; other than on loopback it wants the token in DIR/token." default:"127.0.0.1:4222" placeholder:"HOST:PORT"`
+	OnPoison        string        `help:"What becomes of an event that can never be published: dead-letter or halt." enum:"dead-letter,halt" default:"dead-letter"`
+	OnUnrouted      string        `help:"What becomes of an event that no route or stream takes: wait or dead-letter." enum:"wait,dead-letter" default:"wait"`
+	DeadLetterLimit int           `help:"Dead letters of one reason within a minute; beyond it delivery waits for an operator." default:"100"`
+	OnGap           string        `help:"What to do about events that the slot or the broker no longer has: heal them from the table, or halt." enum:"heal,halt" default:"heal"`
+	HealLimit       int           `help:"Events published unasked to heal a gap; beyond it delivery waits for an operator." default:"10000"`
+	HealAge         time.Duration `help:"How old the oldest event of a gap may be to be healed unasked." default:"1h"`
+	Backfill        bool          `help:"On the very first start publish the rows that are there already, before anything new."`
+	EmbeddedListen  string        `help:"Where the JetStream of --nats embedded:DIR listens; other than on loopback it wants the token in DIR/token." default:"127.0.0.1:4222" placeholder:"HOST:PORT"`
 }
 
 func (c *relaying) config(log *slog.Logger) walrelay.Config {
@@ -81,6 +85,7 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 		NATS: c.NATS, NATSOptions: c.options,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
 		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
+		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill,
 		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
 	}

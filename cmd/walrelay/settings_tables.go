@@ -60,33 +60,10 @@ func (o *outboxes) checkTables() error {
 	return errors.Join(problems...)
 }
 
-// tableName reads schema.name. Names are taken as they are: no case is folded.
+// tableName reads schema.name.
 func tableName(s string) (schema, name string, err error) {
-	parts := []string{""}
-	quoted := false
-	for i := 0; i < len(s); i++ {
-		last := &parts[len(parts)-1]
-		switch c := s[i]; {
-		case c == '"' && quoted && i+1 < len(s) && s[i+1] == '"':
-			*last += `"`
-			i++
-		case c == '"':
-			quoted = !quoted
-		case c == '.' && !quoted:
-			parts = append(parts, "")
-		default:
-			*last += string(c)
-		}
-	}
-	switch {
-	case quoted:
-		return "", "", errors.New("has a double quote that is not closed")
-	case len(parts) > 2 || parts[len(parts)-1] == "" || parts[0] == "":
-		return "", "", errors.New(`write schema.name, such as public.outbox; a part with a dot in it stands in double quotes, such as public."out.box"`)
-	case len(parts) == 1:
-		return "public", parts[0], nil
-	}
-	return parts[0], parts[1], nil
+	t, err := migrations.ParseTable(s)
+	return t.Schema, t.Name, err
 }
 
 // A tableList is the value of --tables.

@@ -30,6 +30,11 @@ type Known struct {
 	LastSeq  uint64
 	Position envelope.Position
 	MsgID    string
+	// From is, of a stream that others write to as well, a sequence behind
+	// which every event stands that the slot may send again. Settled is the
+	// position before which every event is stored or recorded.
+	From    uint64
+	Settled envelope.Position
 }
 
 // Slot is where the slot stands, read after it was taken.
@@ -78,10 +83,10 @@ func (e *ForeignError) Error() string {
 // remembers, and from where the slot stands. The errors are *LostError,
 // *ForeignError and *RewoundError; each stops delivery.
 func Start(stream string, tail Tail, known Known, slot Slot) (*Mark, error) {
-	remembered := !known.Created.IsZero()
-	if remembered && (!known.Created.Equal(tail.Created) || tail.LastSeq < known.LastSeq) {
-		return nil, &LostError{Stream: stream, Known: known, Tail: tail}
+	if err := CheckLoss(stream, tail, known); err != nil {
+		return nil, err
 	}
+	remembered := !known.Created.IsZero()
 	switch {
 	case tail.LastSeq == 0:
 		return &Mark{met: true}, nil
@@ -98,6 +103,14 @@ func Start(stream string, tail Tail, known Known, slot Slot) (*Mark, error) {
 	default:
 		return nil, &ForeignError{Stream: stream, Seq: tail.LastSeq, Subject: tail.Subject}
 	}
+}
+
+// CheckLoss gives a *LostError if the stream does not hold what it acknowledged.
+func CheckLoss(stream string, tail Tail, known Known) error {
+	if !known.Created.IsZero() && (!known.Created.Equal(tail.Created) || tail.LastSeq < known.LastSeq) {
+		return &LostError{Stream: stream, Known: known, Tail: tail}
+	}
+	return nil
 }
 
 // Remembered gives the mark of a stream whose end cannot be read now: what the

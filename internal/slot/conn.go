@@ -128,6 +128,45 @@ func (c *Conn) identify(ctx context.Context) error {
 	return nil
 }
 
+// Create makes the slot and gives the name of a snapshot that sees exactly what
+// the slot will not send. Another connection can take that snapshot over until
+// this one is used again. It waits for the transactions that are open now; when
+// ctx ends the server is told to give up, so that no half-made slot is left.
+func (c *Conn) Create(ctx context.Context) (snapshot string, at envelope.LSN, err error) {
+	options := "SNAPSHOT 'export'"
+	if c.server.Version >= 170000 {
+		options += ", FAILOVER true"
+	}
+	cancelled := make(chan struct{})
+	stop := context.AfterFunc(ctx, func() {
+		defer close(cancelled)
+		giveUp, done := context.WithTimeout(context.WithoutCancel(ctx), 5*time.Second)
+		defer done()
+		_ = c.pg.CancelRequest(giveUp) // the error of the command tells the rest
+	})
+	result, err := pglogrepl.CreateReplicationSlot(context.WithoutCancel(ctx), c.pg, pgx.Identifier{c.cfg.Slot}.Sanitize(), "pgoutput",
+		pglogrepl.CreateReplicationSlotOptions{Mode: pglogrepl.LogicalReplication, SnapshotAction: "(" + options + ")"})
+	if !stop() {
+		<-cancelled
+	}
+	if err != nil {
+		return "", 0, fmt.Errorf("create slot %q: %w", c.cfg.Slot, errors.Join(err, context.Cause(ctx)))
+	}
+	if at, err = envelope.ParseLSN(result.ConsistentPoint); err != nil {
+		return "", 0, fmt.Errorf("create slot %q: consistent point %q: %w", c.cfg.Slot, result.ConsistentPoint, err)
+	}
+	return result.SnapshotName, at, nil
+}
+
+// Drop drops the slot. It is for one that is lost, or that has delivered
+// nothing yet and is to be made again.
+func (c *Conn) Drop(ctx context.Context) error {
+	if _, err := c.pg.Exec(ctx, "DROP_REPLICATION_SLOT "+pgx.Identifier{c.cfg.Slot}.Sanitize()).ReadAll(); err != nil {
+		return fmt.Errorf("drop slot %q: %w", c.cfg.Slot, err)
+	}
+	return nil
+}
+
 // Start takes the slot and begins streaming from where the slot stands: 0/0 on
 // the wire, since a remembered LSN beyond the slot would skip data. It returns
 // once the server has agreed, so the slot is held from then on.

@@ -41,7 +41,7 @@ func newSource(t *testing.T, url string) *source {
 		t.Fatal(err)
 	}
 	s.slot = name
-	if err := slot.Create(t.Context(), conn, s.slot, 150000); err != nil {
+	if _, err := conn.Exec(t.Context(), `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, s.slot); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {

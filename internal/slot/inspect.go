@@ -7,7 +7,6 @@ import (
 	"strconv"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walrelay/walrelay/envelope"
 )
@@ -132,26 +131,4 @@ func (e *InUseError) Error() string {
 		who += " (" + e.Application + ")"
 	}
 	return "slot " + strconv.Quote(e.Slot) + " is held by " + who + "; this relay takes over when it is released"
-}
-
-const createSQL = `SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false)`
-
-// createFailoverSQL asks for a slot that follows a promotion.
-const createFailoverSQL = `SELECT pg_create_logical_replication_slot($1, 'pgoutput', false, false, true)`
-
-// Create makes the slot where none is. It waits for the transactions that are
-// open now, and must run outside a transaction of its own.
-func Create(ctx context.Context, q interface {
-	Querier
-	Exec(ctx context.Context, sql string, args ...any) (pgconn.CommandTag, error)
-}, name string, serverVersion int,
-) error {
-	sql := createSQL
-	if serverVersion >= 170000 {
-		sql = createFailoverSQL
-	}
-	if _, err := q.Exec(ctx, sql, name); err != nil {
-		return fmt.Errorf("create slot %q: %w", name, err)
-	}
-	return nil
 }

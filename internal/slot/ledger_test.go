@@ -77,7 +77,9 @@ func TestTheLedgerNeverConfirmsPastAnOutstandingEvent(t *testing.T) {
 				}
 			case "keepalive":
 				lsn += envelope.LSN(rapid.IntRange(0, 5).Draw(t, "ahead"))
-				model.entries = append(model.entries, &naiveEntry{lsn: lsn, entered: true})
+				if !ledger.Owes() { // one before the owed transaction's commit could be confirmed, and is not
+					model.entries = append(model.entries, &naiveEntry{lsn: lsn, entered: true})
+				}
 				ledger.Keepalive(lsn)
 			case "stored":
 				if len(order) == 0 {

@@ -32,6 +32,9 @@ type StreamState struct {
 	Position envelope.Position // of the last live event stored; zero if none
 	MsgID    string
 	At       time.Time
+	// From is, of a stream that others write to as well, a sequence behind
+	// which every event stands that the slot may send again.
+	From uint64
 }
 
 type wireState struct {
@@ -40,11 +43,12 @@ type wireState struct {
 	Position string    `json:"position,omitempty"`
 	MsgID    string    `json:"msg_id,omitempty"`
 	At       time.Time `json:"at"`
+	From     uint64    `json:"from,omitempty"`
 }
 
 // MarshalJSON writes the position in its form on the wire.
 func (s StreamState) MarshalJSON() ([]byte, error) {
-	w := wireState{Created: s.Created, LastSeq: s.LastSeq, MsgID: s.MsgID, At: s.At}
+	w := wireState{Created: s.Created, LastSeq: s.LastSeq, MsgID: s.MsgID, At: s.At, From: s.From}
 	if !s.Position.IsZero() {
 		w.Position = s.Position.String()
 	}
@@ -57,7 +61,7 @@ func (s *StreamState) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*s = StreamState{Created: w.Created, LastSeq: w.LastSeq, MsgID: w.MsgID, At: w.At}
+	*s = StreamState{Created: w.Created, LastSeq: w.LastSeq, MsgID: w.MsgID, At: w.At, From: w.From}
 	if w.Position == "" {
 		return nil
 	}

@@ -1,0 +1,247 @@
+package e2e_test
+
+import (
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/walrelay/walrelay/e2e/fixture"
+	"github.com/walrelay/walrelay/internal/testenv"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
+)
+
+// insertMany writes n events of one aggregate in one statement.
+func insertMany(w *fixture.World, n int) {
+	w.Exec(`INSERT INTO walrelay.outbox (aggregate_type, aggregate_id, event_type, payload)
+		SELECT 'order', 'bulk', 'placed', jsonb_build_object('i', i) FROM generate_series(1, $1::int) i`, n)
+}
+
+// proven waits until the relay has proven what it delivered.
+func proven(t *testing.T, w *fixture.World) {
+	t.Helper()
+	envtest.Eventually(t, fixture.Patience, func() error {
+		if !fixture.Value[bool](w, `SELECT NOT EXISTS (SELECT FROM walrelay.outbox WHERE NOT EXISTS (
+			SELECT FROM walrelay.proven p WHERE p.id = (SELECT max(id) FROM walrelay.proven) AND pg_visible_in_snapshot(xid, p.snapshot)))`) {
+			return fmt.Errorf("the newest proven snapshot does not see every row")
+		}
+		return nil
+	})
+}
+
+func copyDir(t *testing.T, from, to string) {
+	t.Helper()
+	if err := os.CopyFS(to, os.DirFS(from)); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func removeDir(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.RemoveAll(dir); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// neverStarted undoes what migrate did about the slot.
+func neverStarted(w *fixture.World) {
+	w.Exec("SELECT pg_drop_replication_slot($1)", w.Source)
+	w.Exec("DELETE FROM walrelay.proven")
+}
+
+// gap waits until the newest gap is of the kind and state, and gives the number
+// of its events.
+func gap(t *testing.T, w *fixture.World, kind, state string) (events int64) {
+	t.Helper()
+	envtest.Eventually(t, fixture.Patience, func() error {
+		found := fixture.Value[string](w, `SELECT coalesce((SELECT kind || ' ' || state FROM walrelay.gap ORDER BY id DESC LIMIT 1), 'none')`)
+		if found != kind+" "+state {
+			return fmt.Errorf("the newest gap is %s, want %s %s", found, kind, state)
+		}
+		events = fixture.Value[int64](w, `SELECT coalesce(events, 0) FROM walrelay.gap ORDER BY id DESC LIMIT 1`)
+		return nil
+	})
+	return events
+}
+
+// I1, I5, A38: the slot is dropped while no relay runs; all arrives in order,
+// once, and before what is new.
+func TestA38ADroppedSlotIsHealedInOrderBeforeAnythingNew(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{})
+	relay := w.Start()
+	w.Place(20)
+	w.Stored(20)
+	proven(t, w)
+	relay.Stop(30 * time.Second)
+	insertMany(w, 1000)
+	w.Exec("SELECT pg_drop_replication_slot($1)", w.Source)
+	w.Start().Await("relaying", fixture.Patience)
+	w.Place(5)
+	messages := w.Stored(1025)
+	for i, m := range messages[20:1020] {
+		if want := fmt.Sprintf(`{"i": %d}`, i+1); string(m.Body) != want {
+			t.Fatalf("message %d is %s, want %s: what was missed comes in order, before what is new", m.Seq, m.Body, want)
+		}
+		if m.Header.Get("Walrelay-Late") != "" || !strings.HasPrefix(m.Header.Get("Walrelay-Origin"), "heal/") {
+			t.Fatalf("headers of message %d are %v, want an origin of heal and nothing late", m.Seq, m.Header)
+		}
+	}
+	if n := gap(t, w, "slot", "healed"); n != 1000 {
+		t.Errorf("the gap tells of %d events, want 1000", n)
+	}
+	w.Check()
+}
+
+// I1, I5, A38: the slot is made again by hand, or advanced by hand, so that
+// nothing looks wrong.
+func TestA38ASlotThatWasMadeAgainOrAdvancedByHandIsFoundOut(t *testing.T) {
+	t.Parallel()
+	for name, hand := range map[string]string{
+		"made again": `SELECT pg_drop_replication_slot($1); SELECT pg_create_logical_replication_slot($1, 'pgoutput')`,
+		"advanced":   `SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := fixture.New(t, fixture.Config{})
+			relay := w.Start()
+			w.Place(10)
+			w.Stored(10)
+			proven(t, w)
+			relay.Stop(30 * time.Second)
+			insertMany(w, 1000)
+			w.Exec(strings.ReplaceAll(hand, "$1", "'"+w.Source+"'"))
+			w.Start()
+			w.Place(5)
+			if n := gap(t, w, "unseen", "healed"); n != 1000 {
+				t.Errorf("the gap tells of %d events, want 1000", n)
+			}
+			late := 0
+			for _, m := range w.Stored(1015) {
+				if m.Header.Get("Walrelay-Late") == "1" {
+					late++
+				}
+			}
+			if late != 1000 {
+				t.Errorf("%d messages are marked late, want 1000", late)
+			}
+			w.Check()
+		})
+	}
+}
+
+// I1, I5: the table is taken out of the publication under load, and put back.
+func TestRowsThatPassedWhileTheTableWasNotPublishedAreHealed(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Flags: []string{"--heal-limit", "1000000"}})
+	relay := w.Start()
+	load := w.Load(fixture.LoadConfig{Keep: true})
+	more(t, load, 100)
+	publication := w.Source
+	w.Exec(fmt.Sprintf(`ALTER PUBLICATION %q DROP TABLE walrelay.outbox`, publication))
+	relay.Await("waiting", fixture.Patience)
+	more(t, load, 200)
+	w.Exec(fmt.Sprintf(`ALTER PUBLICATION %q ADD TABLE walrelay.outbox`, publication))
+	relay.Await("relaying", fixture.Patience)
+	more(t, load, 100)
+	load.Stop()
+	proven(t, w)
+	gap(t, w, "unseen", "healed")
+	w.Check()
+}
+
+// I1, I5, A62: a broker that comes back with an older copy of its files.
+func TestA62ABrokerThatForgotIsFilledAgain(t *testing.T) {
+	t.Parallel()
+	for name, busy := range map[string]bool{"idle": false, "busy": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			dir := t.TempDir()
+			broker := envtest.NATS(t, testenv.NATSConfig{Dir: dir + "/js", SyncAlways: true})
+			w := fixture.New(t, fixture.Config{NATS: broker, Flags: []string{"--ack-timeout", "1s"}})
+			w.Start()
+			w.Place(50)
+			w.Stored(50)
+			proven(t, w)
+			restart(t, broker, func() { copyDir(t, dir+"/js", dir+"/copy") })
+			insertMany(w, 1000)
+			w.AwaitRecorded(1050)
+			proven(t, w)
+			var load *fixture.Load
+			if busy {
+				load = w.Load(fixture.LoadConfig{Keep: true})
+				more(t, load, 50)
+			}
+			restart(t, broker, func() {
+				removeDir(t, dir+"/js")
+				copyDir(t, dir+"/copy", dir+"/js")
+			})
+			if busy {
+				more(t, load, 50)
+				load.Stop()
+			}
+			envtest.Eventually(t, fixture.Patience, func() error {
+				if n := fixture.Value[int64](w, "SELECT count(*) FROM walrelay.gap WHERE kind = 'stream' AND state = 'healed'"); n != 1 {
+					return fmt.Errorf("%d gaps of the stream are healed, want one", n)
+				}
+				return nil
+			})
+			if busy {
+				w.Place(1)
+			}
+			proven(t, w)
+			w.Check()
+		})
+	}
+}
+
+// A41, I1, I5: rows there before the first start, writers running, the backfill
+// killed in its middle: every row once, old ones first.
+func TestA41ABackfillThatIsKilledEndsWithEveryRowOnce(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Flags: []string{"--backfill", "--window", "8"}})
+	neverStarted(w)
+	insertMany(w, 3000)
+	load := w.Load(fixture.LoadConfig{Keep: true})
+	relay := w.Start()
+	for _, n := range []uint64{200, 900, 1700} {
+		w.AwaitRecorded(n)
+		relay.Kill()
+		relay = w.Start()
+	}
+	more(t, load, 100)
+	load.Stop()
+	envtest.Eventually(t, fixture.Patience, func() error {
+		if n := fixture.Value[int64](w, "SELECT count(*) FROM walrelay.job WHERE kind = 'backfill' AND state = 'done'"); n != 1 {
+			return fmt.Errorf("%d backfills are done, want one", n)
+		}
+		return nil
+	})
+	if a := w.Check(); a.Stored < 3000 {
+		t.Errorf("%d messages are stored, want the 3000 old ones at least", a.Stored)
+	}
+}
+
+// A41: without it, what was there is not sent, and that is said.
+func TestA41WithoutABackfillOldRowsAreNotSent(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{})
+	neverStarted(w)
+	w.Exec("ALTER TABLE walrelay.outbox DISABLE TRIGGER e2e_note")
+	insertMany(w, 100)
+	w.Exec("ALTER TABLE walrelay.outbox ENABLE TRIGGER e2e_note")
+	relay := w.Start()
+	relay.Await("relaying", fixture.Patience)
+	w.Place(5)
+	w.Stored(5)
+	proven(t, w)
+	relay.Stop(30 * time.Second)
+	if !strings.Contains(relay.Text(), "are not sent") {
+		t.Error("the log does not tell of the rows that are not sent")
+	}
+	relay = w.Start()
+	w.Place(5)
+	w.Stored(10)
+	w.Check()
+}

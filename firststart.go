@@ -1,0 +1,300 @@
+package walrelay
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"strconv"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/job"
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/slot"
+	"github.com/walrelay/walrelay/internal/witness"
+)
+
+// prepareSlot makes the slot where there is none or where the one that is there
+// cannot go on.
+func (s *session) prepareSlot(ctx context.Context, info slot.Info) error {
+	var found witness.Witness
+	var jobs []job.Job
+	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
+		if found, err = witness.Read(ctx, q, s.cfg.Schema, s.cfg.Source); err != nil {
+			return err
+		}
+		jobs, err = job.Open(ctx, q, s.cfg.Schema, s.cfg.Source)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	var backfill *job.Job
+	for i := range jobs {
+		if jobs[i].Kind == job.Backfill {
+			backfill = &jobs[i]
+		}
+	}
+	first := !found.Exists || found.ConfirmedLSN == 0
+	lost := info.Exists && info.WALStatus == "lost"
+	switch {
+	case backfill != nil:
+		// A backfill that was interrupted: the slot has delivered nothing.
+		return s.makeSlotAgain(ctx, info.Exists)
+	case first && s.cfg.Backfill && !s.backfilled(ctx):
+		return s.askBackfill(ctx, info)
+	case info.Exists && !lost:
+		return nil
+	case !first:
+		return s.replaceSlot(ctx, info, found, healAsked(jobs, 0) != nil)
+	}
+	if err := s.nothingOfOurs(ctx); err != nil {
+		return err
+	}
+	return s.makeFirstSlot(ctx, lost)
+}
+
+// nothingOfOurs makes sure, before the very first slot is made, that the
+// streams hold no events of this source: else something was delivered that
+// nobody remembers.
+func (s *session) nothingOfOurs(ctx context.Context) error {
+	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the slot is made")
+	for _, st := range s.streams {
+		_, err := s.nats.StreamInfo(ctx, st.name)
+		if missing, ok := errors.AsType[*publish.APIError](err); ok && missing.NotFound() {
+			continue // it holds nothing
+		}
+		tail, err := st.pub.Tail(ctx)
+		if err != nil {
+			return err
+		}
+		if tail.Ours {
+			return &HaltError{
+				Object:  "slot " + strconv.Quote(s.cfg.Slot),
+				Problem: fmt.Sprintf("is missing, though stream %q holds events of this source up to %s", st.name, tail.Position),
+				Fix:     "connect the database that these events came from; or, if this one continues them, run walrelay adopt --database",
+			}
+		}
+	}
+	return nil
+}
+
+// makeFirstSlot makes the slot on the very first start: when nothing was ever
+// delivered, nothing can have been missed.
+func (s *session) makeFirstSlot(ctx context.Context, lost bool) error {
+	if lost {
+		if err := s.repl.Drop(ctx); err != nil {
+			return err
+		}
+	}
+	return s.makeSlot(ctx, func(snapshot string, at envelope.LSN) error {
+		s.tellUnsent(ctx)
+		s.letGo(ctx)
+		return s.declare(ctx, snapshot, at)
+	})
+}
+
+// tellUnsent says how many rows the new slot will not send. A table that takes
+// longer to count is not counted to its end: the start does not wait for that.
+func (s *session) tellUnsent(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
+	defer cancel()
+	for _, t := range s.cfg.Tables {
+		name := pgx.Identifier{t.Schema, t.Name}.Sanitize()
+		var rows int64
+		err := s.held.QueryRow(ctx, "SELECT count(*) FROM "+name).Scan(&rows)
+		switch {
+		case err != nil:
+			s.log.WarnContext(ctx, "rows that were written before the slot was made are not sent; how many there are is not known",
+				slog.String("table", name), slog.String("err", err.Error()))
+			return
+		case rows > 0:
+			s.log.WarnContext(ctx, "rows that were written before the slot was made are not sent; --backfill on the very first start sends them",
+				slog.String("table", name), slog.Int64("rows", rows))
+		}
+	}
+}
+
+// makeSlot makes the slot and gives the snapshot of what it will not send. A
+// transaction that has this snapshot stays open, for who reads those rows.
+func (s *session) makeSlot(ctx context.Context, then func(snapshot string, at envelope.LSN) error) error {
+	s.log.InfoContext(ctx, "making the slot; this waits for the transactions that are open now")
+	s.r.state.set(ctx, StateWaiting, "making the slot; PostgreSQL waits for the transactions that are open now")
+	name, at, err := s.repl.Create(ctx)
+	if err != nil {
+		return err
+	}
+	snapshot, err := s.hold(ctx, name)
+	if err == nil {
+		err = then(snapshot, at)
+	}
+	if err != nil {
+		// Without knowing what it does not send the slot is of no use.
+		return errors.Join(fmt.Errorf("note what the new slot will not send: %w", err), s.repl.Drop(context.WithoutCancel(ctx)))
+	}
+	return nil
+}
+
+// hold opens a transaction with a snapshot that another connection exports.
+func (s *session) hold(ctx context.Context, name string) (snapshot string, err error) {
+	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "scan")
+	if err != nil {
+		return "", err
+	}
+	if s.heldConn, err = openSQL(ctx, cfg); err != nil {
+		return "", err
+	}
+	if s.held, err = s.heldConn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}); err != nil {
+		return "", err
+	}
+	// The name comes from the server, and a parameter is not taken here.
+	if _, err = s.held.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+name+"'"); err != nil {
+		return "", err
+	}
+	err = s.held.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&snapshot)
+	return snapshot, err
+}
+
+// letGo ends the transaction of hold.
+func (s *session) letGo(ctx context.Context) {
+	if s.heldConn != nil {
+		_ = s.heldConn.Close(ctx) // a read-only transaction goes with it
+	}
+	s.held, s.heldConn = nil, nil
+}
+
+// replaceSlot makes a slot in the place of one that is gone or has lost its
+// write-ahead log. What committed between is a gap, which is healed before
+// anything new is read.
+func (s *session) replaceSlot(ctx context.Context, info slot.Info, found witness.Witness, asked bool) error {
+	gap := witness.Gap{Kind: witness.GapSlot, Epoch: s.epoch, From: found.ConfirmedLSN.String()}
+	gap.Detail.How = fmt.Sprintf("slot %q is missing, though this relay has confirmed LSN %s to it", s.cfg.Slot, found.ConfirmedLSN)
+	if info.Exists {
+		gap.Detail.How = fmt.Sprintf("slot %q is lost: PostgreSQL has removed WAL that it needed (max_slot_wal_keep_size, or a timeout) behind LSN %s", s.cfg.Slot, info.Confirmed)
+	}
+	if s.cfg.OnGap == GapHalt && !asked {
+		return &HaltError{
+			Object: "slot " + strconv.Quote(s.cfg.Slot), Problem: gap.Detail.How[len("slot "+strconv.Quote(s.cfg.Slot)+" "):],
+			Fix: "on_gap is halt; let it be made again, and what is missing be published, with: walrelay replay --missing",
+		}
+	}
+	if _, err := s.take(ctx); err != nil {
+		return err
+	}
+	if info.Exists {
+		if err := s.repl.Drop(ctx); err != nil {
+			return err
+		}
+	}
+	return s.makeSlot(ctx, func(snapshot string, at envelope.LSN) error {
+		gap.To, gap.Detail.Seen = at.String(), snapshot
+		err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			last, some, err := witness.Newest(ctx, conn, s.cfg.Schema, s.cfg.Source)
+			if err != nil || !some {
+				return err
+			}
+			gap.Detail.NotSeen, gap.Detail.Since, gap.Detail.From = last.Snapshot, last.At, map[string]uint64{}
+			for name, span := range last.Streams {
+				gap.Detail.From[name] = span.From
+			}
+			return nil
+		})
+		if err != nil {
+			return err
+		}
+		return s.recordGap(ctx, gap, nil)
+	})
+}
+
+// backfilled says whether a backfill has ended well: another one is not begun
+// because the flag is still there.
+func (s *session) backfilled(ctx context.Context) bool {
+	done := false
+	_ = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error { // asked again by the next session
+		jobs, err := job.Recent(ctx, conn, s.cfg.Schema, s.cfg.Source, 100)
+		for _, j := range jobs {
+			done = done || j.Kind == job.Backfill && j.State == job.Done
+		}
+		return err
+	})
+	return done
+}
+
+// askBackfill enters the job, then makes the slot: the job is there first, so
+// that a crash between the two is recognised.
+func (s *session) askBackfill(ctx context.Context, info slot.Info) error {
+	if err := s.nothingOfOurs(ctx); err != nil {
+		return err
+	}
+	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := job.Ask(ctx, conn, s.cfg.Schema, s.cfg.Source, job.Backfill, job.Arguments{Reason: "run --backfill on the first start"}, "walrelay run")
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	return s.makeSlotAgain(ctx, info.Exists)
+}
+
+// makeSlotAgain drops our slot, which has delivered nothing, and makes it
+// again: what it will not send is what the backfill publishes.
+func (s *session) makeSlotAgain(ctx context.Context, exists bool) error {
+	if _, err := s.take(ctx); err != nil {
+		return err
+	}
+	if exists {
+		if err := s.repl.Drop(ctx); err != nil {
+			return err
+		}
+	}
+	return s.makeSlot(ctx, func(snapshot string, at envelope.LSN) error {
+		s.backfillOf, s.backfillAt = snapshot, at
+		return nil
+	})
+}
+
+// backfill publishes the rows that the slot will not send. Until it ends
+// nothing is read from the slot; after a crash the slot is made again, and what
+// the streams hold is passed over.
+func (s *session) backfill(ctx context.Context, j *job.Job) error {
+	for _, st := range s.streams {
+		if !st.started {
+			return fmt.Errorf("the backfill waits for stream %q: %s", st.name, st.pub.Status().Reason)
+		}
+	}
+	first := map[string]uint64{}
+	for _, st := range s.streams {
+		first[st.name] = st.base.LastSeq
+	}
+	do := func(f func(context.Context, *pgx.Conn) error) error { return s.sql.do(ctx, f) }
+	err := do(func(ctx context.Context, conn *pgx.Conn) error {
+		return job.Start(ctx, conn, s.cfg.Schema, j, s.id, first, s.fence)
+	})
+	if err != nil {
+		return err
+	}
+	s.r.state.set(ctx, StateWaiting, "backfill: publishing the rows that were there before the slot")
+	r := s.newRepair(job.Backfill, j.ID, false)
+	defer r.end()
+	begun := time.Now()
+	note := func(found finding) error {
+		j.Progress = job.Progress{Looked: found.looked, Present: found.looked - found.missing, Sent: found.missing, Stored: r.stored()}
+		s.r.state.set(ctx, StateWaiting, fmt.Sprintf("backfill: %d rows published so far", found.missing))
+		return do(func(ctx context.Context, conn *pgx.Conn) error { return job.Note(ctx, conn, s.cfg.Schema, j, s.fence) })
+	}
+	// The held transaction sees those rows and no others.
+	if err := s.publishMissing(ctx, r, witness.GapDetail{From: j.FirstSequence}, note); err != nil {
+		return fmt.Errorf("backfill: %w", err)
+	}
+	s.letGo(ctx)
+	if err := s.declare(ctx, s.backfillOf, s.backfillAt); err != nil {
+		return err
+	}
+	s.log.InfoContext(ctx, "backfill done", slog.Int64("rows", j.Progress.Looked), slog.Int64("published", r.stored()), slog.Duration("took", time.Since(begun)))
+	return do(func(ctx context.Context, conn *pgx.Conn) error {
+		return job.End(ctx, conn, s.cfg.Schema, j, nil, s.fence)
+	})
+}

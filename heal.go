@@ -1,0 +1,296 @@
+package walrelay
+
+import (
+	"context"
+	"fmt"
+	"log/slog"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/job"
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/reconcile"
+	"github.com/walrelay/walrelay/internal/router"
+	"github.com/walrelay/walrelay/internal/witness"
+)
+
+// What to do about a gap.
+const (
+	// GapHeal publishes the rows of the outbox table that are missing, within
+	// HealLimit and HealAge. The default.
+	GapHeal = "heal"
+	// GapHalt stops delivery until an operator asks for it.
+	GapHalt = "halt"
+)
+
+// healOpen heals the open gaps and runs what was asked for before anything new
+// is read from the slot, so that what was committed earlier stands earlier.
+func (s *session) healOpen(ctx context.Context) error {
+	var gaps []witness.Gap
+	var jobs []job.Job
+	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		if gaps, err = witness.OpenGaps(ctx, conn, s.cfg.Schema, s.cfg.Source); err != nil {
+			return err
+		}
+		jobs, err = job.Open(ctx, conn, s.cfg.Schema, s.cfg.Source)
+		return err
+	})
+	if err != nil {
+		return err
+	}
+	for i := range jobs {
+		if jobs[i].Kind == job.Backfill {
+			if err := s.backfill(ctx, &jobs[i]); err != nil {
+				return err
+			}
+		}
+	}
+	for i := range gaps {
+		if err := s.healGap(ctx, &gaps[i], jobs); err != nil {
+			return err
+		}
+	}
+	return s.endHeals(ctx, jobs)
+}
+
+// healGap publishes what is missing, if it may.
+func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) error {
+	if g.Detail.Seen == "" {
+		// Which rows it is about the audit will tell.
+		s.gapOpen.Store(false)
+		return nil
+	}
+	for _, st := range s.streams {
+		if !st.started {
+			s.gapOpen.Store(true) // the next session has all streams
+			return nil
+		}
+	}
+	s.r.state.set(ctx, StateWaiting, fmt.Sprintf("looking for the events of gap %d (%s)", g.ID, g.Kind))
+	asked := healAsked(jobs, g.ID)
+	limit := int64(s.cfg.HealLimit)
+	if asked != nil {
+		limit = 1 << 62
+	}
+	found, err := s.count(ctx, g.Detail, limit)
+	if err != nil {
+		return err
+	}
+	if asked == nil {
+		if err := s.mayHeal(g, found); err != nil {
+			return err
+		}
+	}
+	s.r.state.set(ctx, StateWaiting, fmt.Sprintf("healing gap %d (%s): %d events before anything new", g.ID, g.Kind, found.missing))
+	r := s.newRepair(job.Heal, g.ID, g.Detail.Late)
+	defer r.end()
+	if err := s.publishMissing(ctx, r, g.Detail, nil); err != nil {
+		return err
+	}
+	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return witness.CloseGap(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, g.ID, witness.GapHealed, r.stored(), nil)
+	})
+	if err != nil {
+		return err
+	}
+	s.r.count.healed.Add(uint64(r.stored())) //nolint:gosec // a count
+	s.log.WarnContext(ctx, "gap healed", slog.Int64("gap", g.ID), slog.String("kind", g.Kind), slog.Int64("events", r.stored()))
+	return nil
+}
+
+// mayHeal says why a gap is not healed unasked; nil when it is.
+func (s *session) mayHeal(g *witness.Gap, found finding) error {
+	why := ""
+	count := fmt.Sprintf("%d events", found.missing)
+	switch {
+	case found.missing == 0:
+		return nil
+	case s.cfg.OnGap == GapHalt:
+		why = "on_gap is halt"
+	case g.Kind == witness.GapNewStream:
+		why = "a stream that was made anew is filled only when asked"
+	case found.missing > int64(s.cfg.HealLimit):
+		count = fmt.Sprintf("more than %d events", s.cfg.HealLimit)
+		why = fmt.Sprintf("heal_limit is %d", s.cfg.HealLimit)
+	case !found.oldest.IsZero() && g.FoundAt.Sub(found.oldest) > s.cfg.HealAge:
+		why = fmt.Sprintf("heal_age is %v", s.cfg.HealAge)
+	default:
+		return nil
+	}
+	oldest := ""
+	if !found.oldest.IsZero() {
+		oldest = ", the oldest written at " + found.oldest.UTC().Format(time.RFC3339)
+	}
+	fix := "publish them with: walrelay replay --missing; or let them be with: walrelay replay --missing --discard"
+	if g.Kind == witness.GapNewStream {
+		fix += "; or let the stream go on from here with: walrelay adopt --stream " + g.Stream
+	}
+	return &HaltError{
+		Object:  fmt.Sprintf("gap %d (%s)", g.ID, g.Kind),
+		Problem: fmt.Sprintf("found at %s, is open: %s of source %q are in no stream%s; they are not sent unasked, since %s", g.FoundAt.UTC().Format(time.RFC3339), count, s.cfg.Source, oldest, why),
+		Fix:     fix,
+	}
+}
+
+func healAsked(jobs []job.Job, gap int64) *job.Job {
+	for i := range jobs {
+		if j := &jobs[i]; j.Kind == job.Heal && (j.Arguments.Gap == 0 || j.Arguments.Gap == gap) {
+			return j
+		}
+	}
+	return nil
+}
+
+// endHeals says of the jobs that asked for heals that they are done.
+func (s *session) endHeals(ctx context.Context, jobs []job.Job) error {
+	for i := range jobs {
+		if jobs[i].Kind != job.Heal || s.gapOpen.Load() {
+			continue
+		}
+		err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			return job.End(ctx, conn, s.cfg.Schema, &jobs[i], nil, s.fence)
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// fence is what every write of a relay sets first.
+func (s *session) fence(ctx context.Context, tx pgx.Tx) error {
+	return witness.Lock(ctx, tx, s.cfg.Schema, s.cfg.Source, s.id)
+}
+
+// publishMissing publishes the rows that a gap is about and that are nowhere,
+// and waits until they are stored. Note is told how far it is, now and then.
+func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDetail, note func(finding) error) error {
+	var found finding
+	noted := time.Now()
+	err := s.scan(ctx, func(tx pgx.Tx) error {
+		have, err := s.present(ctx, d.From)
+		if err != nil {
+			return err
+		}
+		routes, err := s.ownRouter()
+		if err != nil {
+			return err
+		}
+		return s.missing(ctx, tx, d, have, routes, &found, func(_ *reconcile.Row, routed *router.Routed) error {
+			if note != nil && time.Since(noted) > time.Second {
+				noted = time.Now()
+				if err := note(found); err != nil {
+					return err
+				}
+			}
+			return r.publish(ctx, routed)
+		})
+	})
+	if err != nil {
+		return err
+	}
+	if err := r.drain(ctx); err != nil {
+		return err
+	}
+	if note != nil {
+		return note(found)
+	}
+	return nil
+}
+
+// recordGap notes a gap. Nothing is proven while one is open.
+func (s *session) recordGap(ctx context.Context, g witness.Gap, with func(context.Context, pgx.Tx) error) error {
+	s.gapOpen.Store(true)
+	s.r.count.gaps.Add(1)
+	s.log.ErrorContext(ctx, "gap found", slog.String("kind", g.Kind), slog.String("stream", g.Stream), slog.Int64("events", g.Events),
+		slog.String("from", g.From), slog.String("to", g.To))
+	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		_, err := witness.RecordGap(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, g, with)
+		return err
+	})
+}
+
+// lossConfirm is the time between the two answers that prove a loss: a leader
+// that was just elected may lag for a moment.
+const lossConfirm = 10 * time.Second
+
+// lostEnd records that a stream no longer has what it acknowledged. What the
+// relay knew of its end is known no more, so that the next session goes on from
+// the end that there is, once the gap is healed.
+func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lost *dedup.LostError) error {
+	s.r.state.set(ctx, StateWaiting, lost.Error()+"; asking its leader again")
+	s.r.wait(ctx, lossConfirm)
+	again, err := st.pub.Tail(ctx)
+	if err != nil {
+		return err
+	}
+	if !again.Created.Equal(tail.Created) || again.LastSeq != tail.LastSeq {
+		return fmt.Errorf("stream %q: its end changed from sequence %d to %d while it was looked at", st.name, tail.LastSeq, again.LastSeq)
+	}
+	gap := witness.Gap{
+		Kind: witness.GapStream, Epoch: s.epoch, Stream: st.name, From: lost.Known.Position.String(),
+		Detail: witness.GapDetail{How: lost.Error(), From: map[string]uint64{}},
+	}
+	if !again.Created.Equal(lost.Known.Created) {
+		gap.Kind = witness.GapNewStream
+	}
+	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		newest, some, err := witness.Newest(ctx, conn, s.cfg.Schema, s.cfg.Source)
+		if err != nil || !some {
+			return err
+		}
+		gap.Detail.Seen, gap.To = newest.Snapshot, newest.LSN.String()
+		kept, some, err := witness.NewestWithin(ctx, conn, s.cfg.Schema, s.cfg.Source, st.name, again.Created, again.LastSeq)
+		if err != nil || !some {
+			return err
+		}
+		gap.Detail.NotSeen, gap.Detail.Since, gap.From = kept.Snapshot, kept.At, kept.LSN.String()
+		for name, span := range kept.Streams {
+			gap.Detail.From[name] = span.From
+		}
+		return nil
+	})
+	if err != nil {
+		return err
+	}
+	if from, some := gap.Detail.From[st.name]; some {
+		gap.Detail.From[st.name] = min(from, again.LastSeq)
+	}
+	known := markTail(again)
+	now := witness.StreamState{Created: again.Created, LastSeq: again.LastSeq, Position: known.Position, MsgID: known.MsgID, At: time.Now().UTC()}
+	if st.Shared {
+		now.From = min(st.base.From, again.LastSeq)
+	}
+	err = s.recordGap(ctx, gap, func(ctx context.Context, tx pgx.Tx) error {
+		return witness.LostEnd(ctx, tx, s.cfg.Schema, s.cfg.Source, st.name, now)
+	})
+	if err != nil {
+		return err
+	}
+	st.base = dedup.Known{Created: now.Created, LastSeq: now.LastSeq, Position: now.Position, MsgID: now.MsgID, From: now.From}
+	s.r.mu.Lock()
+	defer s.r.mu.Unlock()
+	delete(s.r.acked, st.name)
+	return errRenew
+}
+
+// closeDisplaced ends the gaps whose rows only an audit could tell: it has
+// found nothing missing any more.
+func (s *session) closeDisplaced(ctx context.Context) error {
+	var gaps []witness.Gap
+	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		gaps, err = witness.OpenGaps(ctx, conn, s.cfg.Schema, s.cfg.Source)
+		return err
+	})
+	for _, g := range gaps {
+		if err != nil || g.Detail.Seen != "" {
+			continue
+		}
+		err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+			return witness.CloseGap(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, g.ID, witness.GapHealed, g.Events, nil)
+		})
+	}
+	return err
+}
