@@ -31,6 +31,9 @@ import (
 //go:embed consumer.js package.json package-lock.json .npmrc
 var program embed.FS
 
+//go:embed schema.sql
+var schema string
+
 // oldestNode is the oldest major version of Node that the clients run on.
 const oldestNode = 18
 
@@ -60,7 +63,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	if err := needNode(ctx); err != nil {
 		return err
 	}
-	box, err := sandbox.Open(ctx, `CREATE TABLE loyalty (customer text PRIMARY KEY, points bigint NOT NULL DEFAULT 0)`)
+	box, err := sandbox.Open(ctx, schema)
 	if err != nil {
 		return err
 	}
