@@ -30,7 +30,7 @@ type service struct {
 		Published string
 		Target    int
 	}
-	Volumes []struct{ Type, Source, Target string }
+	Volumes   []struct{ Type, Source, Target string }
 	DependsOn map[string]struct{ Condition string } `json:"depends_on"`
 	Health    *struct{ Test []string }              `json:"healthcheck"`
 }
