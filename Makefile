@@ -1,8 +1,8 @@
-# Everything a change needs: `make check`. It installs what is missing.
+# Everything a change needs: `make check`, and `make test-matrix` for versions. It installs what is missing.
 
 GO ?= go
 # Versions of PostgreSQL that the tests start; the first is what most use.
-PG_VERSIONS ?= 15 18
+PG_VERSIONS ?= 15 16 17 18
 # What to test, and more flags for go test, as in: make test PKGS=./internal/slot TESTFLAGS=-v
 PKGS ?= ./...
 TESTFLAGS ?=
@@ -11,14 +11,27 @@ TESTFLAGS ?=
 RACE := CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 25m
 TOOL := $(GO) tool -modfile=tools/go.mod
 
+# The oldest NATS that walrelay supports; tools/nats/go.mod has the version.
+OLDEST_NATS := bin/nats-server-oldest
+# The core drills, by the names of their tests: what runs on every PostgreSQL is
+# a relay that is killed, taken over from, and woken; PostgreSQL that restarts,
+# crashes and shuts down (A06); what is confirmed (A01 to A05); order (A07); the
+# server's errors (A11); column types (A17), bytes (A24), DDL and poison. What
+# runs on every NATS is that and a broker that is stopped and killed, acks that
+# come late or never (A44, A45), leaders that step down (A58), a hole in the
+# middle (A63), and consumers that get an event twice (A64) or wake (A66).
+DRILLS_PG := A0[1-7]|A11|A17|A24|RelayKilledAt|PostgreSQLThatR|TakesOverFrom|WakesAfter|DDL|PoisonRowOf|IsTheOneThatIsNamed
+DRILLS_NATS := A44|A45|A58A63|A63|A64|A66|BrokerThat
+DRILLS := ./e2e ./internal/slot ./internal/testenv
+
 .DEFAULT_GOAL := help
 
 .PHONY: help
 help: ## Show this
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: compiler postgres ## Install what the tests need: PostgreSQL, a C compiler
+deps: compiler node postgres ## Install what the tests need: PostgreSQL, a C compiler, Node
 
 # The race detector is linked by cgo.
 .PHONY: compiler
@@ -33,6 +46,20 @@ compiler:
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; \
 	fi
 
+# For examples/node, and npm also brings PostgreSQL. npm is asked for first: where
+# Node is not Debian's it has npm in it, and Debian's npm cannot be installed.
+.PHONY: node
+node:
+	@if ! command -v npm >/dev/null || ! command -v node >/dev/null; then \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "make: examples/node needs Node 18 or newer with npm (Debian: nodejs npm)" >&2; \
+			exit 1; \
+		fi; \
+		echo "installing nodejs and npm with apt-get"; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null; \
+	fi
+
 .PHONY: postgres
 postgres:
 	@$(GO) run ./internal/testenv/install $(PG_VERSIONS)
@@ -45,7 +72,29 @@ build: ## Build bin/walrelay
 test: deps ## Run all tests, with servers that are killed, under the race detector
 	$(RACE) $(TESTFLAGS) $(PKGS)
 
+.PHONY: test-matrix
+test-matrix: matrix-15 matrix-16 matrix-17 matrix-18 ## Run the core drills on every PostgreSQL and on the oldest NATS
+
+# The floors together: `make test` runs 15 with the NATS that is linked in.
+.PHONY: matrix-15
+matrix-15: deps $(OLDEST_NATS)
+	@echo "core drills on PostgreSQL 15 and $$($(OLDEST_NATS) --version)"
+	@WALRELAY_TEST_PG=15 WALRELAY_TEST_NATS=$(CURDIR)/$(OLDEST_NATS) \
+		$(RACE) $(TESTFLAGS) -run '$(DRILLS_PG)|$(DRILLS_NATS)' $(DRILLS) ./internal/publish ./inbox
+
+.PHONY: matrix-16 matrix-17 matrix-18
+matrix-16 matrix-17 matrix-18: matrix-%: deps
+	@echo "core drills on PostgreSQL $* and the NATS that is linked in"
+	@WALRELAY_TEST_PG=$* $(RACE) $(TESTFLAGS) -run '$(DRILLS_PG)' $(DRILLS)
+
+# It is built without cgo, as everything that no race detector looks at.
+$(OLDEST_NATS): tools/nats/go.mod
+	CGO_ENABLED=0 $(GO) build -modfile=tools/nats/go.mod -o $@ github.com/nats-io/nats-server/v2
+
+# Without cgo, so that what is compiled here serves the test of the Dockerfile,
+# which builds without cgo too.
 .PHONY: lint
+lint: export CGO_ENABLED := 0
 lint: ## Run the analysers
 	$(GO) mod tidy -diff
 	$(GO) vet ./...
@@ -53,6 +102,8 @@ lint: ## Run the analysers
 		echo "not formatted, run make format:" >&2; echo "$$unformatted" >&2; exit 1; \
 	fi
 	$(TOOL) golangci-lint run --allow-parallel-runners ./...
+	cd tools/compose && $(GO) mod tidy -diff && $(GO) vet ./... && \
+		$(GO) tool -modfile=$(CURDIR)/tools/go.mod golangci-lint run --allow-parallel-runners ./...
 
 .PHONY: format
 format: ## Format the code

@@ -21,14 +21,19 @@ func (c *versionCmd) Run(e *env) error {
 	return err
 }
 
+// version beats what the Go tool knows. The Dockerfile sets it by -ldflags,
+// since a build context may come without a repository.
+var version string
+
 // build reads what the Go tool wrote into the program.
 func build() admin.Build {
 	b := admin.Build{Version: "devel", GoVersion: runtime.Version()}
 	info, ok := debug.ReadBuildInfo()
 	if !ok {
+		b.Version = firstOf(version, b.Version)
 		return b
 	}
-	b.Version = firstOf(info.Main.Version, b.Version)
+	b.Version = firstOf(version, firstOf(info.Main.Version, b.Version))
 	for _, s := range info.Settings {
 		if s.Key == "vcs.revision" {
 			b.Revision = s.Value

@@ -89,7 +89,11 @@ async function handle(m) {
 const pool = new pg.Pool({ connectionString: process.env.DATABASE_URL, max: 4 });
 pool.on("error", (err) => console.error(`database: ${err.message}`)); // of an idle connection; the pool replaces it
 
-const nc = await connect({ servers: process.env.NATS_URL ?? "127.0.0.1:4222", maxReconnectAttempts: -1 });
+const nc = await connect({
+  servers: process.env.NATS_URL ?? "127.0.0.1:4222",
+  token: process.env.NATS_TOKEN,
+  maxReconnectAttempts: -1,
+});
 const jsm = await jetstreamManager(nc);
 // Twice is once, as long as the settings are the same.
 await jsm.consumers.add(stream, {

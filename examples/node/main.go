@@ -4,7 +4,7 @@
 //	go run ./examples/node
 //
 // The consumer is consumer.js, with the official clients of NATS and
-// PostgreSQL; its receipts come from walrelay's SQL function. It needs Node 20
+// PostgreSQL; its receipts come from walrelay's SQL function. It needs Node 18
 // or newer and npm, which installs the clients into a temporary folder. The
 // program starts servers of its own and removes them afterwards.
 package main
@@ -18,6 +18,8 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"strconv"
+	"strings"
 
 	"github.com/jackc/pgx/v5"
 
@@ -26,11 +28,14 @@ import (
 	"github.com/walrelay/walrelay/outbox"
 )
 
-//go:embed consumer.js package.json .npmrc
+//go:embed consumer.js package.json package-lock.json .npmrc
 var program embed.FS
 
-// errNoNode says that the machine cannot run JavaScript.
-var errNoNode = errors.New("node and npm are not installed: this example needs Node 20 or newer")
+//go:embed schema.sql
+var schema string
+
+// oldestNode is the oldest major version of Node that the clients run on.
+const oldestNode = 18
 
 func main() {
 	testenv.Main() // the sandbox needs it; a service does not
@@ -55,10 +60,10 @@ const (
 )
 
 func run(ctx context.Context, out io.Writer) (err error) {
-	if !present() {
-		return errNoNode
+	if err := needNode(ctx); err != nil {
+		return err
 	}
-	box, err := sandbox.Open(ctx, `CREATE TABLE loyalty (customer text PRIMARY KEY, points bigint NOT NULL DEFAULT 0)`)
+	box, err := sandbox.Open(ctx, schema)
 	if err != nil {
 		return err
 	}
@@ -126,13 +131,23 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	return n.stop()
 }
 
-func present() bool {
+// needNode says what is missing on a machine that cannot run JavaScript.
+func needNode(ctx context.Context) error {
 	for _, name := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(name); err != nil {
-			return false
+			return fmt.Errorf("%s is not installed: `make deps` installs it as root on Debian; elsewhere install Node %d or newer with npm", name, oldestNode)
 		}
 	}
-	return true
+	text, err := exec.CommandContext(ctx, "node", "--version").Output()
+	if err != nil {
+		return fmt.Errorf("ask Node for its version: %w", err)
+	}
+	version := strings.TrimSpace(string(text)) // v20.20.2
+	major, _, _ := strings.Cut(strings.TrimPrefix(version, "v"), ".")
+	if n, err := strconv.Atoi(major); err != nil || n < oldestNode {
+		return fmt.Errorf("node in PATH is of version %s: install Node %d or newer with npm", version, oldestNode)
+	}
+	return nil
 }
 
 func place(ctx context.Context, box *sandbox.Sandbox, n int) error {

@@ -31,7 +31,7 @@ func (n *nodeConsumer) install(ctx context.Context) error {
 	if err := os.MkdirAll(n.dir, 0o700); err != nil {
 		return fmt.Errorf("make the program's folder: %w", err)
 	}
-	for _, name := range []string{"consumer.js", "package.json", ".npmrc"} {
+	for _, name := range []string{"consumer.js", "package.json", "package-lock.json", ".npmrc"} {
 		text, err := fs.ReadFile(program, name)
 		if err != nil {
 			return fmt.Errorf("read %s: %w", name, err)
@@ -40,10 +40,11 @@ func (n *nodeConsumer) install(ctx context.Context) error {
 			return fmt.Errorf("copy %s: %w", name, err)
 		}
 	}
-	npm := exec.CommandContext(ctx, "npm", "install", "--no-audit", "--no-fund", "--no-update-notifier", "--prefer-offline", "--loglevel=error")
+	// The versions of the lock file, and none of their scripts.
+	npm := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--prefer-offline", "--loglevel=error")
 	npm.Dir = n.dir
 	if text, err := npm.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm install: %w: %s", err, bytes.TrimSpace(text))
+		return fmt.Errorf("npm ci: %w: %s", err, bytes.TrimSpace(text))
 	}
 	return nil
 }

@@ -22,11 +22,13 @@ import (
 const natsConfigVariable = "WALRELAY_TESTENV_NATS"
 
 // A NATS is a nats-server in a process of its own, which may be stopped, killed
-// and started again.
+// and started again. It is the version that is linked in, or the program that
+// $WALRELAY_TEST_NATS names.
 type NATS struct {
-	env    *Env
-	folder string // removed by Close
-	cfg    NATSConfig
+	env     *Env
+	folder  string // removed by Close
+	cfg     NATSConfig
+	program string // of $WALRELAY_TEST_NATS, empty for the linked-in server
 
 	mu     sync.Mutex
 	run    *run
@@ -59,6 +61,10 @@ func (e *Env) StartNATS(ctx context.Context, cfg NATSConfig) (*NATS, error) {
 
 // newNATS prepares a server without starting it.
 func (e *Env) newNATS(ctx context.Context, cfg NATSConfig) (*NATS, error) {
+	program, err := natsProgram()
+	if err != nil {
+		return nil, err
+	}
 	folder, err := e.folder("nats")
 	if err != nil {
 		return nil, err
@@ -84,7 +90,7 @@ func (e *Env) newNATS(ctx context.Context, cfg NATSConfig) (*NATS, error) {
 	if err != nil {
 		return nil, fmt.Errorf("encode the configuration of nats-server: %w", err)
 	}
-	n := &NATS{env: e, folder: folder, cfg: cfg}
+	n := &NATS{env: e, folder: folder, cfg: cfg, program: program}
 	if err := os.WriteFile(n.configFile(), text, 0o600); err != nil {
 		return nil, fmt.Errorf("write the configuration of nats-server: %w", err)
 	}
@@ -116,7 +122,7 @@ func (n *NATS) launch(ctx context.Context) error {
 	case n.run != nil && n.run.id.alive():
 		return n.explain("start", errors.New("it is running"))
 	}
-	cmd, err := roleCommand(ctx, roleNATS, natsConfigVariable+"="+n.configFile())
+	cmd, err := n.command(ctx)
 	if err != nil {
 		return err
 	}

@@ -4,10 +4,13 @@ import (
 	"context"
 	"errors"
 	"os"
+	osexec "os/exec"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
+	"github.com/nats-io/nats-server/v2/server"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
 
@@ -73,6 +76,31 @@ func TestAChildServerKeepsItsStreamsThroughStopAndKill(t *testing.T) {
 	}
 	if _, err := os.Stat(filepath.Join(n.StoreDir(), "$G", "streams", "KEPT")); err != nil {
 		t.Errorf("StoreDir() = %s: %v", n.StoreDir(), err)
+	}
+}
+
+// What `make test-matrix` asks for is what runs.
+func TestTheNATSServerIsTheOneThatIsNamed(t *testing.T) {
+	t.Parallel()
+	want := server.VERSION
+	if program := os.Getenv("WALRELAY_TEST_NATS"); program != "" {
+		text, err := osexec.CommandContext(t.Context(), program, "--version").Output()
+		if err != nil {
+			t.Fatal(err)
+		}
+		_, want, _ = strings.Cut(strings.TrimSpace(string(text)), ": v")
+		if want == server.VERSION {
+			t.Errorf("%s is the version that is linked in", program)
+		}
+	}
+	for kind, url := range map[string]string{
+		"child":    envtest.NATS(t, testenv.NATSConfig{}).URL(),
+		"embedded": envtest.EmbeddedNATS(t).URL(),
+		"member":   envtest.NATSCluster(t, 3, testenv.NATSConfig{})[0].URL(),
+	} {
+		if got := connect(t, url).Conn().ConnectedServerVersion(); got != want {
+			t.Errorf("version of a server of the kind %q = %s, want %s", kind, got, want)
+		}
 	}
 }
 

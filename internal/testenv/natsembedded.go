@@ -14,6 +14,7 @@ import (
 // but it cannot be killed and dies with us.
 type EmbeddedNATS struct {
 	server *server.Server
+	other  *NATS // in place of server where $WALRELAY_TEST_NATS names a program
 	cfg    NATSConfig
 	remove string // folder to remove at the end, may be empty
 }
@@ -73,6 +74,10 @@ func (n *EmbeddedNATS) StoreDir() string { return n.cfg.storeDir() }
 
 // Close stops the server and waits until nothing of it runs.
 func (n *EmbeddedNATS) Close() {
+	if n.other != nil {
+		n.closeOther()
+		return
+	}
 	n.server.Shutdown()
 	n.server.WaitForShutdown()
 	_ = n.clean() // a temporary folder; nobody can act on it
@@ -86,8 +91,12 @@ func (n *EmbeddedNATS) clean() error {
 }
 
 // StartEmbeddedNATS starts a nats-server in this process whose folder is in the Env's.
-// The caller closes it before the Env.
+// The caller closes it before the Env. Where $WALRELAY_TEST_NATS names another
+// version's program, that one runs as a child process instead.
 func (e *Env) StartEmbeddedNATS(cfg NATSConfig) (*EmbeddedNATS, error) {
+	if n, err := e.startOther(cfg); n != nil || err != nil {
+		return n, err
+	}
 	if cfg.Dir == "" {
 		dir, err := e.folder("nats")
 		if err != nil {

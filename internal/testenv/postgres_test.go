@@ -47,7 +47,7 @@ func exec(t *testing.T, url, query string) {
 
 func TestAClusterRunsInTheAskedForVersionWithTheSettings(t *testing.T) {
 	t.Parallel()
-	for _, version := range []int{15, 18} {
+	for _, version := range []int{15, 16, 17, 18} {
 		p := envtest.Postgres(t, testenv.PGConfig{Version: version, Settings: map[string]string{"application_name": `it's a \ test`}})
 		for query, want := range map[string]string{
 			"SELECT current_setting('server_version_num')::int / 10000 || ''": fmt.Sprint(version),
@@ -59,6 +59,24 @@ func TestAClusterRunsInTheAskedForVersionWithTheSettings(t *testing.T) {
 			if got := value(t, p.URL("postgres"), query); got != want {
 				t.Errorf("version %d: %s = %q, want %q", version, query, got, want)
 			}
+		}
+	}
+}
+
+// What `make test-matrix` asks for is what runs.
+func TestThePostgreSQLServerIsTheOneThatIsNamed(t *testing.T) {
+	t.Parallel()
+	want := os.Getenv("WALRELAY_TEST_PG")
+	if want == "" {
+		want = "15"
+	}
+	const query = "SELECT current_setting('server_version_num')::int / 10000 || ''"
+	for kind, url := range map[string]string{
+		"shared": envtest.SharedPostgres(t),
+		"own":    envtest.Postgres(t, testenv.PGConfig{}).URL("postgres"),
+	} {
+		if got := value(t, url, query); got != want {
+			t.Errorf("version of a cluster of the kind %q = %s, want %s", kind, got, want)
 		}
 	}
 }

@@ -86,7 +86,7 @@ func (s *Sandbox) open(ctx context.Context, statements []string) error {
 // StartRelay starts JetStream, makes the stream and runs a relay until Close.
 func (s *Sandbox) StartRelay(ctx context.Context) error {
 	var err error
-	if s.broker, err = s.env.StartEmbeddedNATS(testenv.NATSConfig{}); err != nil {
+	if s.broker, err = s.env.StartEmbeddedNATS(testenv.NATSConfig{}); err != nil { //nolint:contextcheck // it bounds its start by itself
 		return fmt.Errorf("start the broker: %w", err)
 	}
 	if s.nats, err = nats.Connect(s.broker.URL()); err != nil {
