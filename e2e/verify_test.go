@@ -1,6 +1,7 @@
 package e2e_test
 
 import (
+	"context"
 	"encoding/json"
 	"fmt"
 	"maps"
@@ -8,13 +9,18 @@ import (
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
+	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
 	"github.com/nats-io/nats.go/jetstream"
+	"golang.org/x/sync/errgroup"
 
 	"github.com/walrelay/walrelay/e2e/fixture"
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/reconcile"
+	"github.com/walrelay/walrelay/internal/router"
+	"github.com/walrelay/walrelay/internal/testenv"
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
+	"github.com/walrelay/walrelay/internal/witness"
 )
 
 // counts are those of a report that are not 0.
@@ -67,7 +73,19 @@ func TestVerifyFindsNothingWhereEverythingArrived(t *testing.T) {
 	relay.Await("relaying", fixture.Patience)
 	w.Exec(`INSERT INTO walrelay.outbox (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'a1', 'placed', '{}')`)
 	w.Exec(`INSERT INTO walrelay.outbox (aggregate_type, aggregate_id, event_type, payload, headers) VALUES ('order', 'a1', 'placed', '{}', '{"Nats-Rollup": "all"}')`)
-	load := w.Load(fixture.LoadConfig{Writers: 4})
+	w.Exec("INSERT INTO e2e.aggregate SELECT 'w' || i FROM generate_series(0, 2) i")
+	working, finish := context.WithCancel(t.Context())
+	var writers errgroup.Group
+	for i := range 3 {
+		writers.Go(func() error {
+			for working.Err() == nil {
+				if _, err := w.Pool.Exec(t.Context(), "SELECT e2e.place(gen_random_uuid(), 'w' || $1::int, 'placed', '') FROM generate_series(1, 3)", i); err != nil {
+					return err
+				}
+			}
+			return nil
+		})
+	}
 	w.AwaitRecorded(300)
 	for range 3 {
 		r := verify(t, w, "--bodies")
@@ -82,12 +100,16 @@ func TestVerifyFindsNothingWhereEverythingArrived(t *testing.T) {
 		if letters == 0 {
 			t.Error("no row counts as dead-lettered, want the refused one")
 		}
-		if r.Tables[0].Rows < 250 || r.Streams[0].Ours < r.Tables[0].Rows-letters {
+		if r.Tables[0].Rows < 300 || r.Streams[0].Ours < r.Tables[0].Rows-letters {
 			t.Errorf("%d rows and %d messages were compared, want all", r.Tables[0].Rows, r.Streams[0].Ours)
 		}
 	}
-	load.Stop()
+	finish()
+	if err := writers.Wait(); err != nil {
+		t.Error(err)
+	}
 	w.Check()
+	demand(t, "at rest", verify(t, w), counts{"dead-lettered": 1})
 	relay.Stop(fixture.Patience)
 }
 
@@ -256,7 +278,7 @@ func TestVerifyTellsEveryKindOfSpoilingApart(t *testing.T) {
 	}
 
 	code, text := verb(t, nil, "verify", "--database-url", w.DatabaseURL, "--nats", w.NATSURL, "--source", w.Source)
-	for _, part := range []string{"missing                                            1", "event " + lost, "out of order", "--bodies compares every byte"} {
+	for _, part := range []string{"\nmissing:\n  event " + lost + ", table walrelay.outbox, aggregate order/a1", "out of order", "--bodies compares every byte"} {
 		if code != 1 || !strings.Contains(text, part) {
 			t.Errorf("walrelay verify ended with code %d and printed\n%s\nwant code 1 and %q", code, text, part)
 		}
@@ -367,7 +389,7 @@ func TestVerifyRefusesWhatItCannotDo(t *testing.T) {
 		want string
 	}{
 		{[]string{"--since", "yesterday"}, 2, `use a duration such as 10m`},
-		{[]string{"--retention", "-1h"}, 2, "use a positive duration"},
+		{[]string{"--retention=-1h"}, 2, "use a positive duration"},
 		{[]string{"--nats", "embedded:x"}, 2, "--embedded-listen"},
 		{[]string{"--stream", "NONE"}, 1, `stream "NONE" does not exist`},
 		{[]string{"--table", "public.none"}, 1, "there is no such table"},
@@ -422,6 +444,107 @@ func TestVerifyKnowsTablesRoutesAndStreams(t *testing.T) {
 		t.Errorf("notes = %q, want that the routes are others", r.Notes)
 	}
 	relay.Stop(fixture.Patience)
+}
+
+// I4: what Rows reads from a table makes the message that the slot made, byte
+// for byte, whatever the types and the settings.
+func TestARowThatIsReadMakesTheMessageThatTheSlotMade(t *testing.T) {
+	t.Parallel()
+	settings := map[string]string{
+		"bytea_output": "escape", "DateStyle": "SQL,DMY", "TimeZone": "Asia/Kolkata", "IntervalStyle": "iso_8601", "extra_float_digits": "-5",
+	}
+	cluster := envtest.Postgres(t, testenv.PGConfig{Settings: settings})
+	w := fixture.New(t, fixture.Config{Postgres: cluster})
+	w.Exec(`ALTER TABLE walrelay.outbox ALTER payload DROP NOT NULL, ALTER headers DROP NOT NULL, DROP CONSTRAINT outbox_headers_object,
+		ADD at timestamptz, ADD span interval, ADD price money, ADD real float8, ADD raw bytea, ADD dead int; ALTER TABLE walrelay.outbox DROP dead`)
+	payloads := map[string][]string{
+		"jsonb": {`'{"b": 1, "a": [1.10, 1e400], "é": "\u0001"}'`, "'null'", "NULL"},
+		"json":  {`'{"b" : 1,"a":2, "a":3 ,"t":"\u00e9"}'`, "NULL"},
+		"text":  {`E'no JSON, \\ '' é \t\n'`, "''", "NULL"},
+		"bytea": {`'\x00ff5c0a27'`, "''", "NULL"},
+	}
+	flags := []string{"--tables", `[{name: walrelay.outbox, extra: {at: X-At, span: X-Span, price: X-Price, real: X-Real, raw: X-Raw}}]`, "--format", "cloudevents"}
+	relay := w.Start(flags...)
+	relay.Await("relaying", fixture.Patience)
+	cfg := router.Config{
+		Source: w.Source, Routes: []router.Route{{Stream: w.StreamName}}, CloudEvents: true,
+		Tables: []router.Table{{Schema: "walrelay", Name: "outbox", Columns: router.Own()}},
+	}
+	cfg.Tables[0].Columns.Extra = map[string]string{"at": "X-At", "span": "X-Span", "price": "X-Price", "real": "X-Real", "raw": "X-Raw"}
+	made, err := router.New(cfg)
+	if err != nil {
+		t.Fatal(err)
+	}
+	compared, stored := 0, 0
+	for _, kind := range []string{"jsonb", "json", "text", "bytea"} {
+		w.Exec(`TRUNCATE walrelay.outbox; ALTER TABLE walrelay.outbox ALTER payload TYPE ` + kind + ` USING NULL`)
+		for _, payload := range payloads[kind] {
+			w.Exec(`INSERT INTO walrelay.outbox (aggregate_type, aggregate_id, event_type, payload, headers, at, span, price, real, raw) VALUES
+				('order %', ' a1 ', 'placed', ` + payload + `, '{"d": 1.10, "o": {"a": [1]}}', '2026-01-02 03:04:05.678+00', '1 day 2 hours', 3.5, 0.1::float8 + 0.2, '\x00ff'),
+				('order', 'a2', 'placed', ` + payload + `, NULL, 'infinity', NULL, NULL, 'NaN', NULL)`)
+			stored += 2
+		}
+		want := map[string]fixture.Message{}
+		for _, m := range w.Stored(stored) {
+			want[m.Event.ID] = m
+		}
+		conn, err := pinned(t, w.DatabaseURL)
+		if err != nil {
+			t.Fatal(err)
+		}
+		tx, err := conn.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		for row, err := range reconcile.Rows(t.Context(), tx, cfg.Tables[0], reconcile.RowFilter{Batch: 2}) {
+			if err != nil {
+				t.Fatal(err)
+			}
+			var out router.Routed
+			if err := made.Route(&row.Row, &out); err != nil || out.Verdict != router.Publish {
+				t.Fatalf("Route() = %v, verdict %v (%s), want a message", err, out.Verdict, out.Refusal.Detail)
+			}
+			m := want[out.Message.MsgID]
+			got, slot := nats.Header{}, nats.Header{}
+			for _, h := range out.Message.Headers {
+				got[h.Name] = append(got[h.Name], h.Value)
+			}
+			for name, values := range m.Header {
+				if name != envelope.HeaderPosition && name != envelope.HeaderCommittedAt && !strings.HasPrefix(name, "Nats-Expected-") {
+					slot[name] = values
+				}
+			}
+			if diff := cmp.Diff(slot, got); diff != "" {
+				t.Errorf("%s: headers (-slot +table):\n%s", kind, diff)
+			}
+			if diff := cmp.Diff(string(m.Body), string(out.Message.Body)); diff != "" || m.Subject != out.Message.Subject {
+				t.Errorf("%s: subject %q, want %q; body (-slot +table):\n%s", kind, out.Message.Subject, m.Subject, diff)
+			}
+			compared++
+		}
+		if err := tx.Rollback(t.Context()); err != nil {
+			t.Error(err)
+		}
+	}
+	if compared != stored {
+		t.Errorf("%d rows were compared, want %d", compared, stored)
+	}
+	relay.Stop(fixture.Patience)
+}
+
+// pinned connects as the relay does.
+func pinned(t *testing.T, url string) (*pgx.Conn, error) {
+	t.Helper()
+	cfg, err := pgx.ParseConfig(url)
+	if err != nil {
+		return nil, err
+	}
+	maps.Copy(cfg.RuntimeParams, witness.PinSettings())
+	conn, err := pgx.ConnectConfig(t.Context(), cfg)
+	if err == nil {
+		t.Cleanup(func() { _ = conn.Close(context.Background()) })
+	}
+	return conn, err
 }
 
 // Work goes on while streams are consumed.
