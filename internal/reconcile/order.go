@@ -49,7 +49,7 @@ func readPlaced(b []byte) (p placed) {
 	p.seq = binary.LittleEndian.Uint64(b[16:])
 	last := binary.LittleEndian.Uint64(b[32:])
 	p.position = envelope.Position{
-		Epoch:  uint32(last >> indexBits), //nolint:gosec // 24 bits
+		Epoch:  uint32(last >> indexBits),
 		Commit: envelope.LSN(binary.LittleEndian.Uint64(b[24:])), Index: last & (1<<indexBits - 1),
 	}
 	return p

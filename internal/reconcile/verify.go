@@ -245,7 +245,7 @@ func (v *verification) readLetters(ctx context.Context) error {
 
 func (v *verification) readTables(ctx context.Context) error {
 	for _, t := range v.cfg.Router.Tables {
-		f := RowFilter{Since: v.cfg.Since, Proven: v.proof.snapshot, Unordered: true}
+		f := RowFilter{Since: v.cfg.Since, Proven: v.proof.snapshot, Unordered: true, Batch: 50_000}
 		n, err := v.readTable(ctx, v.tx, t, f, 0)
 		if err != nil {
 			return err
@@ -268,7 +268,7 @@ func (v *verification) readTables(ctx context.Context) error {
 func (v *verification) readTable(ctx context.Context, tx pgx.Tx, t router.Table, f RowFilter, flags uint8) (n uint64, err error) {
 	var out router.Routed
 	var record [recordBytes]byte
-	var place, table = -1, uint32(0)
+	place, table := -1, uint32(0)
 	for row, err := range Rows(ctx, tx, t, f) {
 		if err != nil {
 			return n, err
