@@ -21,17 +21,16 @@ func TestMain(m *testing.M) { envtest.Main(m) }
 
 // A world is an outbox with rows and a stream, without a relay.
 type world struct {
-	url  string
 	conn *pgx.Conn
 	nc   *nats.Conn
 	js   jetstream.JetStream
 	cfg  reconcile.Config
 }
 
-func newWorld(tb testing.TB) *world {
+// settings are those of a database with our tables, as the relay connects.
+func settings(tb testing.TB) *pgx.ConnConfig {
 	tb.Helper()
-	w := &world{url: envtest.SharedPostgres(tb)}
-	cfg, err := pgx.ParseConfig(w.url)
+	cfg, err := pgx.ParseConfig(envtest.SharedPostgres(tb))
 	if err != nil {
 		tb.Fatal(err)
 	}
@@ -39,11 +38,29 @@ func newWorld(tb testing.TB) *world {
 		tb.Fatal(err)
 	}
 	maps.Copy(cfg.RuntimeParams, witness.PinSettings())
-	connect := func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, cfg) }
-	if w.conn, err = connect(tb.Context()); err != nil {
+	return cfg
+}
+
+func connect(tb testing.TB, cfg *pgx.ConnConfig) *pgx.Conn {
+	tb.Helper()
+	conn, err := pgx.ConnectConfig(tb.Context(), cfg)
+	if err != nil {
 		tb.Fatal(err)
 	}
-	tb.Cleanup(func() { _ = w.conn.Close(context.Background()) })
+	tb.Cleanup(func() { _ = conn.Close(context.Background()) })
+	return conn
+}
+
+func newDatabase(tb testing.TB) *pgx.Conn {
+	tb.Helper()
+	return connect(tb, settings(tb))
+}
+
+func newWorld(tb testing.TB) *world {
+	tb.Helper()
+	cfg := settings(tb)
+	w := &world{conn: connect(tb, cfg)}
+	var err error
 	if w.nc, err = nats.Connect(envtest.NATS(tb, testenv.NATSConfig{}).URL()); err != nil {
 		tb.Fatal(err)
 	}
@@ -55,7 +72,7 @@ func newWorld(tb testing.TB) *world {
 		tb.Fatal(err)
 	}
 	w.cfg = reconcile.Config{
-		Connect: connect, NATS: w.nc, Source: "shop", Slot: "shop", Schema: "walrelay",
+		Connect: func(ctx context.Context) (*pgx.Conn, error) { return pgx.ConnectConfig(ctx, cfg) }, NATS: w.nc, Source: "shop", Slot: "shop", Schema: "walrelay",
 		Router: router.Config{
 			Source: "shop", Tables: []router.Table{{Schema: "walrelay", Name: "outbox"}}, Routes: []router.Route{{Stream: "SHOP"}},
 		},

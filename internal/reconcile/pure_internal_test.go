@@ -140,6 +140,7 @@ func TestAMatcherJudgesEachEventByWhatIsThereOfIt(t *testing.T) {
 		entries  []entry
 		want     result
 	}{
+		"two events of one part":            {entries: []entry{row(0), {key: key{1, 2}, of: ofMessage, digest: 7}}, want: result{Missing: 1, NotJudged: 1}},
 		"stored":                            {entries: []entry{row(0), msg(1, 7, 0)}},
 		"nowhere":                           {entries: []entry{row(0)}, want: result{Missing: 1}},
 		"nowhere, not proven":               {unproven: true, entries: []entry{row(0)}, want: result{OnTheirWay: 1}},
