@@ -18,7 +18,9 @@ type matcher struct {
 	// since is when an event must have been written to be judged as unknown; 0
 	// judges none.
 	since tick
-	limit int
+	// started is when the source first ran; 0 if not known.
+	started tick
+	limit   int
 
 	out matched
 }
@@ -28,6 +30,7 @@ type matched struct {
 	missing, unknown, again, different          first
 	onTheirWay, deadLettered, skipped, unrouted uint64
 	notJudged, replayed, notCompared            uint64
+	beforeStart                                 uint64   // of the missing rows
 	gone                                        []uint64 // rows that may be removed, by stream
 }
 
@@ -130,12 +133,13 @@ func (m *matcher) absent(row entry) {
 		m.out.unrouted++
 	case !m.proven && row.flags&flagProven == 0:
 		m.out.onTheirWay++
-	case row.stream == noStream:
-		m.out.missing.add(m.limit, row, entry{})
-	case m.removed[row.stream] != 0 && row.when <= m.removed[row.stream]:
+	case row.stream != noStream && m.removed[row.stream] != 0 && row.when <= m.removed[row.stream]:
 		m.out.gone[row.stream]++
 	default:
 		m.out.missing.add(m.limit, row, entry{})
+		if row.when != 0 && row.when < m.started {
+			m.out.beforeStart++
+		}
 	}
 }
 

@@ -300,7 +300,7 @@ func (r *streamReader) place(h nats.Header, e *entry) (live bool, err error) {
 	if err != nil {
 		return live, nil //nolint:nilerr // not as we write it: the row will differ, or be unknown
 	}
-	if p.Commit > r.v.before {
+	if p.Epoch >= r.v.epoch && p.Commit > r.v.before {
 		e.flags |= flagNewer
 	}
 	if !live || one(h, envelope.HeaderLate) == "1" {

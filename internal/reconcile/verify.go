@@ -96,7 +96,9 @@ type verification struct {
 	hash   *hasher
 	clock  clock
 	moment
-	proof proof
+	proof   proof
+	epoch   uint32    // the present one
+	started time.Time // when the source first ran; zero if not known
 
 	table, side *pgx.Conn // the one holds the snapshot, the other asks
 	tx          pgx.Tx
@@ -174,6 +176,14 @@ func (v *verification) run(ctx context.Context) (err error) {
 	}
 	if w.Exists && w.RoutesHash != "" && w.RoutesHash != v.router.Hash() {
 		v.note("tables or routes are not those that the relay ran with: what differs may be due to that")
+	}
+	v.epoch = w.Epoch
+	var started *time.Time
+	if err := v.side.QueryRow(ctx, `SELECT min(at) FROM `+pgx.Identifier{v.cfg.Schema, "epoch"}.Sanitize()+` WHERE source = $1`, v.cfg.Source).Scan(&started); err != nil {
+		return fmt.Errorf("read the epochs of source %q: %w", v.cfg.Source, err)
+	}
+	if started != nil {
+		v.started = *started
 	}
 	g, within := errgroup.WithContext(ctx)
 	g.Go(func() error { return v.readTables(within) })
@@ -327,7 +337,7 @@ func (v *verification) place(oid uint32) int {
 // fills the report.
 func (v *verification) judge(ctx context.Context) error {
 	v.phase.Store("comparing")
-	m := &matcher{proven: v.proof.confirmed, since: v.judgedSince(), limit: v.cfg.Show}
+	m := &matcher{proven: v.proof.confirmed, since: v.judgedSince(), started: v.clock.tick(v.started), limit: v.cfg.Show}
 	match := func() error {
 		m.removed = m.removed[:0]
 		for _, r := range v.streams {
@@ -489,6 +499,10 @@ func (v *verification) fill(m *matched) {
 	default:
 		r.Proof = ProofNone
 		v.note("%s, and there is no proven snapshot: rows that are nowhere count as on their way", v.proof.why)
+	}
+	if m.beforeStart > 0 {
+		v.note("%d of the missing rows were written before source %s first ran, at %s: what was there before its slot was made is sent by a backfill alone",
+			m.beforeStart, v.cfg.Source, v.started.UTC().Format(time.RFC3339))
 	}
 	if m.notJudged > 0 && r.JudgedSince.IsZero() {
 		v.note("no row tells from when on rows are kept, so that messages without a row were not judged")
