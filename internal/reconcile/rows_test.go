@@ -169,7 +169,8 @@ func TestRowsSayWhatATableLacks(t *testing.T) {
 	bare := router.Table{Schema: "public", Name: "bare", Columns: router.Debezium()}
 	wrong := bare
 	wrong.Columns.EventType = "kind"
-	fails := func(table router.Table, f reconcile.RowFilter, want string) (err error) {
+	var err error
+	fails := func(table router.Table, f reconcile.RowFilter, want string) {
 		t.Helper()
 		within(t, conn, func(tx pgx.Tx) {
 			for _, err = range reconcile.Rows(t.Context(), tx, table, f) {
@@ -181,14 +182,14 @@ func TestRowsSayWhatATableLacks(t *testing.T) {
 		if err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Rows() = %v, want %q", err, want)
 		}
-		return err
 	}
 	fails(router.Table{Schema: "public", Name: "none"}, reconcile.RowFilter{}, "there is no such table")
 	fails(bare, reconcile.RowFilter{Since: time.Now()}, "no column for columns.created_at")
 	fails(bare, reconcile.RowFilter{SeenBy: "1:1:"}, "no column for columns.xid")
 	fails(bare, reconcile.RowFilter{AfterSeq: "1"}, "no column for columns.seq")
 	fails(outbox, reconcile.RowFilter{IDs: []string{"17"}}, "invalid input syntax for type uuid")
-	if _, ok := errors.AsType[*router.ColumnError](fails(wrong, reconcile.RowFilter{}, `no column "kind"`)); !ok {
+	fails(wrong, reconcile.RowFilter{}, `no column "kind"`)
+	if _, ok := errors.AsType[*router.ColumnError](err); !ok {
 		t.Error("a mapped column that is missing is no ColumnError")
 	}
 }
