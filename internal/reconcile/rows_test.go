@@ -98,7 +98,10 @@ func TestAFilterChoosesRows(t *testing.T) {
 			}
 		}
 		// The transaction serves on after a loop that was left.
-		for range reconcile.Rows(t.Context(), tx, outbox, reconcile.RowFilter{Batch: 2}) {
+		for _, err := range reconcile.Rows(t.Context(), tx, outbox, reconcile.RowFilter{Batch: 2}) {
+			if err != nil {
+				t.Error(err)
+			}
 			break
 		}
 		if got := numbers(t, tx, outbox, reconcile.RowFilter{Since: at(6)}); len(got) != 1 {
