@@ -22,7 +22,8 @@ const (
 type streamState struct {
 	Created time.Time `json:"created"`
 	Config  struct {
-		FirstSeq uint64 `json:"first_seq"`
+		FirstSeq  uint64 `json:"first_seq"`
+		Retention string `json:"retention"`
 	} `json:"config"`
 	State struct {
 		Messages  uint64    `json:"messages"`
@@ -41,6 +42,7 @@ type stored struct {
 	Seq     uint64      `json:"seq"`
 	Headers []byte      `json:"hdrs"`
 	Body    []byte      `json:"data"`
+	Time    time.Time   `json:"time"`
 	header  nats.Header // decoded
 }
 

@@ -92,6 +92,9 @@ func (r *streamReader) read(ctx context.Context, from uint64, since time.Time, t
 		r.from = to + 1
 		return nil
 	}
+	if r.state.Config.Retention != "" && r.state.Config.Retention != "limits" {
+		return r.walk(ctx, from, to)
+	}
 	r.from, r.last = 0, 0
 	cfg := jetstream.OrderedConsumerConfig{HeadersOnly: !r.v.cfg.Bodies, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from}
 	if !since.IsZero() {
@@ -123,6 +126,27 @@ func (r *streamReader) read(ctx context.Context, from uint64, since time.Time, t
 		r.from = to + 1
 	}
 	return nil
+}
+
+// walk reads message by message from the leader, where a consumer of ours would
+// be refused (a work queue) or would hold messages back (interest).
+func (r *streamReader) walk(ctx context.Context, from, to uint64) error {
+	r.from, r.last = from, from-1
+	for {
+		m, err := askMessage(ctx, r.v.cfg.NATS, r.report.Name, r.last+1, true)
+		if err != nil {
+			return err
+		}
+		if m == nil || m.Seq > to {
+			return nil
+		}
+		if err := r.message(m.Seq, m.Time, m.Subject, m.header, m.Body); err != nil {
+			return fmt.Errorf("read stream %q: %w", r.report.Name, err)
+		}
+		if m.Seq == to {
+			return nil
+		}
+	}
 }
 
 // A feed is one consumer's messages. The client calls take from a goroutine of
@@ -277,9 +301,12 @@ func (r *streamReader) message(seq uint64, at time.Time, subject string, h nats.
 		}
 	}
 	size := len(body)
-	if text := one(h, sizeHeader); text != "" && !v.cfg.Bodies {
-		if size, err = strconv.Atoi(text); err != nil {
-			return fmt.Errorf("message %d: header %s: %w", seq, sizeHeader, err)
+	if !v.cfg.Bodies {
+		body = nil
+		if text := one(h, sizeHeader); text != "" {
+			if size, err = strconv.Atoi(text); err != nil {
+				return fmt.Errorf("message %d: header %s: %w", seq, sizeHeader, err)
+			}
 		}
 	}
 	e.digest = uint64(v.hash.body(d, size, body))
