@@ -275,3 +275,27 @@ func TestADigestDependsOnEachPart(t *testing.T) {
 		}
 	}
 }
+
+func TestWhatAStreamRemovedWasStoredUntilItsNextMessage(t *testing.T) {
+	t.Parallel()
+	at := func(minute int) time.Time { return time.Date(2026, 11, 29, 12, minute, 0, 0, time.UTC) }
+	for name, c := range map[string]struct {
+		removed, last uint64
+		first, inside time.Time
+		want          time.Time
+	}{
+		"nothing":                 {last: 5, first: at(1), want: time.Time{}},
+		"the beginning":           {removed: 2, last: 5, first: at(1), want: at(1)},
+		"one in the middle":       {removed: 1, last: 5, first: at(1), inside: at(3), want: at(3)},
+		"the end":                 {removed: 1, last: 4, first: at(1), inside: at(3), want: at(9)},
+		"everything":              {removed: 5, want: at(9)},
+		"only after it was read":  {removed: 1, last: 5, first: at(1), want: at(1)},
+		"the beginning and later": {removed: 3, last: 5, first: at(2), inside: at(4), want: at(4)},
+	} {
+		r := &streamReader{report: &StreamReport{Removed: c.removed}, last: c.last, firstAt: c.first, inside: c.inside}
+		r.state.State.LastSeq, r.state.At = 5, at(9)
+		if got := r.removedUntil(); !got.Equal(c.want) {
+			t.Errorf("%s: removedUntil() = %v, want %v", name, got, c.want)
+		}
+	}
+}
