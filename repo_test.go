@@ -77,7 +77,7 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 		{[]string{"internal/router"}, parts},
 		// They do not know each other; a session joins them.
 		{[]string{"internal/slot", "internal/publish", "internal/witness", "internal/job", "internal/deadletter", "internal/dedup"}, parts},
-		{[]string{"internal/reconcile", "internal/retention"}, append([]string{"internal/witness"}, parts...)},
+		{[]string{"internal/reconcile", "internal/retention"}, append([]string{"internal/witness", "internal/router"}, parts...)},
 		{[]string{"outbox", "inbox", "idempotency"}, []string{"envelope", "migrations", "internal/causation"}},
 		{[]string{"walrelaytest"}, []string{"envelope", "migrations", "outbox", "inbox", "idempotency"}},
 		{[]string{"."}, []string{

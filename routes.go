@@ -131,7 +131,9 @@ func (c *Config) stream(name string) Stream {
 	return st
 }
 
-func newRouter(c *Config) (*router.Router, error) {
+func newRouter(c *Config) (*router.Router, error) { return router.New(routerConfig(c)) }
+
+func routerConfig(c *Config) router.Config {
 	cfg := router.Config{Source: c.Source, Lean: c.Lean, CloudEvents: c.CloudEvents}
 	for _, t := range c.Tables {
 		cfg.Tables = append(cfg.Tables, router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)})
@@ -143,7 +145,7 @@ func newRouter(c *Config) (*router.Router, error) {
 		}
 		cfg.Routes = append(cfg.Routes, r)
 	}
-	return router.New(cfg)
+	return cfg
 }
 
 // routeProblems gives the problems of tables and routes in the terms of

@@ -41,22 +41,36 @@ func (l *listener) checkAdmin() error {
 	return nil
 }
 
+// routing are the flags of every verb that needs to know which message is made
+// of a row.
+type routing struct {
+	outboxes `embed:""`
+
+	Stream  string    `help:"JetStream stream (default: the source in capitals)." placeholder:"NAME"`
+	Subject string    `help:"Template of subjects (default: outbox.{source}.{aggregate_type}.{event_type})." placeholder:"TEMPLATE"`
+	Routes  routeList `help:"Which event goes to which stream; the first match wins (default: all to --stream)." placeholder:"YAML" shape:"list"`
+	Headers string    `help:"lean leaves out the headers that subject and body tell already." enum:"full,lean" default:"full"`
+	Format  string    `help:"cloudevents writes the attributes of CloudEvents 1.0 as headers too." enum:"plain,cloudevents" default:"plain"`
+}
+
+// into writes the settings into a configuration that has the schema already.
+func (r *routing) into(cfg *walrelay.Config) {
+	cfg.Tables, cfg.Routes = r.tables(cfg.Schema), r.Routes.list
+	cfg.Stream, cfg.Subject = r.Stream, r.Subject
+	cfg.Lean, cfg.CloudEvents = r.Headers == "lean", r.Format == "cloudevents"
+}
+
 // relaying are the settings of a relay.
 type relaying struct {
 	database `embed:""`
 	broker   `embed:""`
 	logging  `embed:""`
 	listener `embed:""`
-	outboxes `embed:""`
+	routing  `embed:""`
 
 	ReplicationURL string        `help:"Direct way to PostgreSQL where --database-url leads through a pooler." placeholder:"URL" secret:"dsn"`
-	Stream         string        `help:"JetStream stream (default: the source in capitals)." placeholder:"NAME"`
-	Subject        string        `help:"Template of subjects (default: outbox.{source}.{aggregate_type}.{event_type})." placeholder:"TEMPLATE"`
 	Shared         bool          `help:"Others write to --stream too: the order of each aggregate is kept instead of that of the whole source."`
-	Routes         routeList     `help:"Which event goes to which stream; the first match wins (default: all to --stream)." placeholder:"YAML" shape:"list"`
 	Streams        streamList    `help:"How streams of --routes are written to where the defaults do not fit." placeholder:"YAML" shape:"list"`
-	Headers        string        `help:"lean leaves out the headers that subject and body tell already." enum:"full,lean" default:"full"`
-	Format         string        `help:"cloudevents writes the attributes of CloudEvents 1.0 as headers too." enum:"plain,cloudevents" default:"plain"`
 	Window         int           `help:"Messages published and not yet acknowledged." default:"1024"`
 	InFlightBytes  int           `help:"Bytes held for messages that are not acknowledged, per stream." default:"33554432"`
 	AckTimeout     time.Duration `help:"How long an acknowledgement may take." default:"5s"`
@@ -79,16 +93,18 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 	if c.Shared && len(streams) == 0 {
 		streams = []walrelay.Stream{{Name: firstOf(c.Stream, strings.ToUpper(c.Source)), Shared: true}}
 	}
-	return walrelay.Config{
-		Tables: c.tables(c.Schema), Routes: c.Routes.list, Streams: streams, Lean: c.Headers == "lean", CloudEvents: c.Format == "cloudevents",
+	cfg := walrelay.Config{
+		Streams:     streams,
 		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, DatabasePassword: c.password(),
 		NATS: c.NATS, NATSOptions: c.options,
-		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
+		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
 		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
 		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill,
 		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
 	}
+	c.into(&cfg)
+	return cfg
 }
 
 // check finds all that is wrong without a server.

@@ -173,8 +173,13 @@ func describe(ctx context.Context, tx pgx.Tx, t router.Table) (*source, error) {
 func (s *source) mapped() [][2]string {
 	c := &s.columns
 	list := [][2]string{
-		{"id", c.ID}, {"aggregate_type", c.AggregateType}, {"aggregate_id", c.AggregateID}, {"event_type", c.EventType},
-		{"payload", c.Payload}, {"headers", c.Headers}, {"created_at", c.CreatedAt},
+		{"id", c.ID},
+		{"aggregate_type", c.AggregateType},
+		{"aggregate_id", c.AggregateID},
+		{"event_type", c.EventType},
+		{"payload", c.Payload},
+		{"headers", c.Headers},
+		{"created_at", c.CreatedAt},
 	}
 	for name := range c.Extra {
 		list = append(list, [2]string{"extra", name})

@@ -42,12 +42,31 @@ type Span struct {
 // there before a snapshot can see it.
 func Capture(ctx context.Context, q Querier) (snapshot string, lsn envelope.LSN, err error) {
 	var at string
+	var page, segment uint64
 	// The snapshot of a statement is taken before any of it is computed.
-	if err = q.QueryRow(ctx, `SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text`).Scan(&snapshot, &at); err != nil {
+	err = q.QueryRow(ctx, `SELECT pg_current_snapshot()::text, pg_current_wal_insert_lsn()::text,
+		(SELECT setting::bigint FROM pg_settings WHERE name = 'wal_block_size'),
+		(SELECT setting::bigint FROM pg_settings WHERE name = 'wal_segment_size')`).Scan(&snapshot, &at, &page, &segment)
+	if err != nil {
 		return "", 0, fmt.Errorf("take a snapshot: %w", err)
 	}
 	lsn, err = envelope.ParseLSN(at)
-	return snapshot, lsn, err
+	return snapshot, RecordEnd(lsn, page, segment), err
+}
+
+// RecordEnd gives the end of the last record where next is where the next one
+// goes: at the beginning of a page that is behind the page's header, which a
+// slot's confirmed LSN never passes as long as nothing more is written. Page and
+// segment are sizes in bytes.
+func RecordEnd(next envelope.LSN, page, segment uint64) envelope.LSN {
+	const shortHeader, longHeader = 24, 40
+	switch at := uint64(next); {
+	case at%segment == longHeader:
+		return next - longHeader
+	case at%segment > page && at%page == shortHeader:
+		return next - shortHeader
+	}
+	return next
 }
 
 // Prove keeps a proof, under the session's fence. Of the earlier ones of the
