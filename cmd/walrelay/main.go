@@ -35,6 +35,7 @@ type cli struct {
 	Run         runCmd         `cmd:"" help:"Relay until stopped."`
 	Status      statusCmd      `cmd:"" help:"What the relay does and what it waits for; exit code 1 if it does not deliver."`
 	Deadletters deadlettersCmd `cmd:"" help:"Events that could not be delivered."`
+	Cleanup     cleanupCmd     `cmd:"" help:"Retention, once: delete the old receipts of a consumer."`
 	Tail        tailCmd        `cmd:"" help:"Show the messages of a stream as they come, with their headers."`
 	Config      configCmd      `cmd:"" help:"The effective settings of run and where each comes from, secrets masked."`
 	Demo        demoCmd        `cmd:"" bare:"" help:"Throw-away servers, orders, crashes, and the account of what survived."`

@@ -1,0 +1,107 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/receipt"
+)
+
+// retention is what --retention says, zero where it does not.
+func (c *cleanupCmd) retention() (time.Duration, error) {
+	if c.Retention == "" {
+		return 0, nil
+	}
+	d, err := time.ParseDuration(c.Retention)
+	if err != nil || d <= 0 {
+		return 0, &walrelay.ConfigError{Field: "Retention", Value: c.Retention, Reason: "use a duration such as 720h, which is 30 days"}
+	}
+	return d, nil
+}
+
+// receipts deletes the old receipts of a consumer, the way a running service
+// does.
+func (c *cleanupCmd) receipts(e *env, conn *pgx.Conn) error {
+	box := consumerBox{conn: conn, schema: c.Schema, consumer: c.Consumer}
+	if err := box.known(e); err != nil {
+		return err
+	}
+	asked, err := c.retention()
+	if err != nil {
+		return &usageError{err}
+	}
+	cleaner := receipt.Cleaner{
+		Schema: c.Schema, Consumer: c.Consumer,
+		Within: func(ctx context.Context, do func(receipt.Tx) error) error {
+			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return do(pgxTx{tx}) })
+		},
+	}
+	kept, err := cleaner.Kept(e.ctx)
+	if err != nil {
+		return box.explain(err)
+	}
+	cleaner.Retention = asked
+	if asked == 0 {
+		if kept.ForEver {
+			return fmt.Errorf("the service keeps the receipts of consumer %q for ever; give --retention if some are to be deleted all the same", c.Consumer)
+		}
+		cleaner.Retention = kept.Retention
+	}
+	found, err := cleaner.Count(e.ctx)
+	if err != nil {
+		return box.explain(err)
+	}
+	fmt.Fprintf(e.stdout, "%d receipts and %d counts of attempts of consumer %q are older than %v.\n", found.Receipts, found.Attempts, c.Consumer, cleaner.Retention)
+	if kept.ForEver || cleaner.Retention < kept.Retention {
+		fmt.Fprintf(e.stdout, "The service keeps them longer (%s): an event whose receipt is deleted is applied again when it comes again.\n", kept)
+	}
+	switch {
+	case c.DryRun, found.Receipts == 0 && found.Attempts == 0:
+		return nil
+	case !c.Yes:
+		if yes, err := ask(e, "Delete them?"); err != nil || !yes {
+			return err
+		}
+	}
+	bar := progress{out: e.stderr, total: found.Receipts}
+	cleaner.Progress = bar.show
+	done, err := cleaner.Run(e.ctx)
+	bar.end()
+	fmt.Fprintf(e.stdout, "deleted: %d receipts, %d counts of attempts\n", done.Receipts, done.Attempts)
+	switch {
+	case e.ctx.Err() != nil:
+		return errors.New("stopped before all were deleted; run it again for the rest")
+	case err != nil:
+		return err
+	case done.Busy:
+		return fmt.Errorf("another cleaner of consumer %q is at it, such as the running service; it deletes the rest", c.Consumer)
+	}
+	return nil
+}
+
+// pgxTx is a transaction as package receipt wants it.
+type pgxTx struct{ tx pgx.Tx }
+
+func (t pgxTx) Exec(ctx context.Context, statement string, args ...any) (int64, error) {
+	tag, err := t.tx.Exec(ctx, statement, args...)
+	return tag.RowsAffected(), err
+}
+
+func (t pgxTx) Query(ctx context.Context, statement string, args []any, each func(func(...any) error) error) error {
+	rows, err := t.tx.Query(ctx, statement, args...)
+	if err != nil {
+		return err
+	}
+	defer rows.Close()
+	for rows.Next() {
+		if err := each(rows.Scan); err != nil {
+			return err
+		}
+	}
+	return rows.Err()
+}
