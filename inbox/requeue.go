@@ -120,13 +120,20 @@ func (s *session) requeueOne(ctx, work context.Context, w wish) error {
 			fallthrough
 		case err != nil, e == nil, conflict, r.class == classStopped, r.class == classTrouble:
 			// It was no try that counts.
-			return errors.Join(cmp.Or(err, r.err), c.within(context.WithoutCancel(work), func(u unit) error {
-				_, err := u.exec(work, c.sql.requeueUnbegun, w.id)
-				return err
-			}))
+			return errors.Join(cmp.Or(err, r.err), c.unbegun(work, w.id))
 		}
 		return s.refuse(work, w, reasonOf(r), r.err)
 	}
+}
+
+// unbegun takes a try back, also when ctx has ended.
+func (c *Consumer) unbegun(ctx context.Context, id int64) error {
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
+	defer cancel()
+	return c.within(ctx, func(u unit) error {
+		_, err := u.exec(ctx, c.sql.requeueUnbegun, id)
+		return err
+	})
 }
 
 // refuse writes down that a dead letter failed again.

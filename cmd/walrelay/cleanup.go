@@ -3,6 +3,7 @@ package main
 import (
 	"context"
 	"errors"
+	"time"
 
 	"github.com/walrelay/walrelay"
 )
@@ -13,10 +14,10 @@ import (
 type cleanupCmd struct {
 	database `embed:""`
 
-	Consumer  string `help:"Delete this consumer's old receipts, in its own database." placeholder:"NAME"`
-	Retention string `help:"Age from which on they are deleted, such as 720h (default: what the service keeps, or 30 days)." placeholder:"DURATION"`
-	DryRun    bool   `help:"Count what would be deleted and change nothing."`
-	Yes       bool   `help:"Delete without being asked."`
+	Consumer         string        `help:"Delete this consumer's old receipts, in its own database." placeholder:"NAME"`
+	ReceiptRetention time.Duration `help:"Age from which on receipts are deleted (default: what the service keeps, or 720h, which is 30 days)." placeholder:"DURATION"`
+	DryRun           bool          `help:"Count what would be deleted and change nothing."`
+	Yes              bool          `help:"Delete without being asked."`
 }
 
 func (c *cleanupCmd) check() error {
@@ -24,7 +25,10 @@ func (c *cleanupCmd) check() error {
 	if c.Consumer == "" {
 		consumer = &walrelay.ConfigError{Field: "Consumer", Reason: "is not set; name the consumer whose receipts are to be deleted"}
 	}
-	_, retention := c.retention()
+	var retention error
+	if c.ReceiptRetention < 0 {
+		retention = &walrelay.ConfigError{Field: "ReceiptRetention", Value: c.ReceiptRetention.String(), Reason: "use a duration such as 720h, which is 30 days"}
+	}
 	_, noURL := c.connection("")
 	return errors.Join(consumer, retention, noURL, c.checkDatabase())
 }

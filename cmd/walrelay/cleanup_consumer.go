@@ -4,25 +4,11 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/walrelay/walrelay"
 	"github.com/walrelay/walrelay/internal/receipt"
 )
-
-// retention is what --retention says, zero where it does not.
-func (c *cleanupCmd) retention() (time.Duration, error) {
-	if c.Retention == "" {
-		return 0, nil
-	}
-	d, err := time.ParseDuration(c.Retention)
-	if err != nil || d <= 0 {
-		return 0, &walrelay.ConfigError{Field: "Retention", Value: c.Retention, Reason: "use a duration such as 720h, which is 30 days"}
-	}
-	return d, nil
-}
 
 // receipts deletes the old receipts of a consumer, the way a running service
 // does.
@@ -30,10 +16,6 @@ func (c *cleanupCmd) receipts(e *env, conn *pgx.Conn) error {
 	box := consumerBox{conn: conn, schema: c.Schema, consumer: c.Consumer}
 	if err := box.known(e); err != nil {
 		return err
-	}
-	asked, err := c.retention()
-	if err != nil {
-		return &usageError{err}
 	}
 	cleaner := receipt.Cleaner{
 		Schema: c.Schema, Consumer: c.Consumer,
@@ -45,10 +27,9 @@ func (c *cleanupCmd) receipts(e *env, conn *pgx.Conn) error {
 	if err != nil {
 		return box.explain(err)
 	}
-	cleaner.Retention = asked
-	if asked == 0 {
+	if cleaner.Retention = c.ReceiptRetention; cleaner.Retention == 0 {
 		if kept.ForEver {
-			return fmt.Errorf("the service keeps the receipts of consumer %q for ever; give --retention if some are to be deleted all the same", c.Consumer)
+			return fmt.Errorf("the service keeps the receipts of consumer %q for ever; give --receipt-retention if some are to be deleted all the same", c.Consumer)
 		}
 		cleaner.Retention = kept.Retention
 	}
