@@ -40,8 +40,12 @@ func (s *session) clean(ctx context.Context) error {
 // them to that one.
 func (c *Consumer) cleanOnce(ctx context.Context) {
 	keep := c.cfg.ReceiptRetention
+	noted := keep.Milliseconds()
+	if keep < 0 {
+		noted = -1 // also where it is less than a millisecond
+	}
 	err := c.within(ctx, func(u unit) error {
-		_, err := u.exec(ctx, c.sql.keeps, c.cfg.Name, max(keep.Milliseconds(), -1))
+		_, err := u.exec(ctx, c.sql.keeps, c.cfg.Name, noted)
 		return err
 	})
 	if err != nil {
