@@ -27,13 +27,12 @@ func (t receiptTx) Query(ctx context.Context, statement string, args []any, each
 
 // clean deletes old receipts from time to time, until ctx ends.
 func (s *session) clean(ctx context.Context) error {
-	for {
+	for !ended(ctx) {
 		began := time.Now()
 		s.c.cleanOnce(ctx)
-		if pause(ctx, max(jitter(cleanEvery), 20*time.Since(began))) != nil {
-			return nil
-		}
+		_ = pause(ctx, max(jitter(cleanEvery), 20*time.Since(began))) // the loop looks at ctx
 	}
+	return nil
 }
 
 // cleanOnce deletes old receipts. Where another process is at it, it leaves

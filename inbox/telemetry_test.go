@@ -111,7 +111,7 @@ func sums(t *testing.T, reader *sdkmetric.ManualReader, name string) map[string]
 				}
 			case metricdata.Histogram[float64]:
 				for _, p := range data.DataPoints {
-					add(p.Attributes, int64(p.Count)) //nolint:gosec // a test's few
+					add(p.Attributes, int64(p.Count))
 				}
 			default:
 				t.Errorf("%s is %T, want a sum or a histogram", name, data)

@@ -14,14 +14,20 @@ import (
 // does.
 func (c *cleanupCmd) receipts(e *env, conn *pgx.Conn) error {
 	box := consumerBox{conn: conn, schema: c.Schema, consumer: c.Consumer}
-	if err := box.known(e); err != nil {
-		return err
-	}
 	cleaner := receipt.Cleaner{
 		Schema: c.Schema, Consumer: c.Consumer,
 		Within: func(ctx context.Context, do func(receipt.Tx) error) error {
 			return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error { return do(pgxTx{tx}) })
 		},
+	}
+	found, err := cleaner.Any(e.ctx)
+	if err != nil {
+		return box.explain(err)
+	}
+	if !found {
+		if err := box.known(e); err != nil {
+			return err
+		}
 	}
 	kept, err := cleaner.Kept(e.ctx)
 	if err != nil {
@@ -33,23 +39,23 @@ func (c *cleanupCmd) receipts(e *env, conn *pgx.Conn) error {
 		}
 		cleaner.Retention = kept.Retention
 	}
-	found, err := cleaner.Count(e.ctx)
+	old, err := cleaner.Count(e.ctx)
 	if err != nil {
 		return box.explain(err)
 	}
-	fmt.Fprintf(e.stdout, "%d receipts and %d counts of attempts of consumer %q are older than %v.\n", found.Receipts, found.Attempts, c.Consumer, cleaner.Retention)
+	fmt.Fprintf(e.stdout, "%d receipts and %d counts of attempts of consumer %q are older than %v.\n", old.Receipts, old.Attempts, c.Consumer, cleaner.Retention)
 	if kept.ForEver || cleaner.Retention < kept.Retention {
 		fmt.Fprintf(e.stdout, "The service keeps them longer (%s): an event whose receipt is deleted is applied again when it comes again.\n", kept)
 	}
 	switch {
-	case c.DryRun, found.Receipts == 0 && found.Attempts == 0:
+	case c.DryRun, old.Receipts == 0 && old.Attempts == 0:
 		return nil
 	case !c.Yes:
 		if yes, err := ask(e, "Delete them?"); err != nil || !yes {
 			return err
 		}
 	}
-	bar := progress{out: e.stderr, total: found.Receipts}
+	bar := progress{out: e.stderr, total: old.Receipts}
 	cleaner.Progress = bar.show
 	done, err := cleaner.Run(e.ctx)
 	bar.end()

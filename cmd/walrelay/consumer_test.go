@@ -248,6 +248,11 @@ func TestCleanupDeletesReceiptsThatAreOlderThanTheServiceKeepsThem(t *testing.T)
 	if got := s.count(`SELECT count(*) FROM walrelay.receipt`); got != 0 {
 		t.Errorf("receipts = %d, want none", got)
 	}
+	// A service in another language is known by its receipts alone.
+	if _, err := s.pool.Exec(t.Context(), `SELECT walrelay.receive('node', '1')`); err != nil {
+		t.Fatal(err)
+	}
+	contains(t, s.verb(exitDone, "cleanup", "--consumer", "node", "--yes"), "0 receipts", "720h0m0s")
 }
 
 func TestReceiptsThatAreKeptForEverAreNotCleanedUnasked(t *testing.T) {

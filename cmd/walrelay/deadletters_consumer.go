@@ -136,13 +136,7 @@ func printConsumerLetter(out io.Writer, l *deadletter.ConsumerLetter) error {
 	line("resolved", stamp(l.ResolvedAt))
 	line("resolved by", oneLine(l.ResolvedBy))
 	for _, s := range l.History {
-		text := stamp(s.At) + " " + s.Did
-		for _, part := range []struct{ before, value string }{{" by ", s.By}, {": ", s.Why}, {": ", s.Error}} {
-			if part.value != "" {
-				text += part.before + printable(part.value)
-			}
-		}
-		line("history", text)
+		line("history", historyLine(s))
 	}
 	line("headers", string(l.Headers))
 	switch {
@@ -154,6 +148,19 @@ func printConsumerLetter(out io.Writer, l *deadletter.ConsumerLetter) error {
 		line("payload", fmt.Sprintf("%d bytes that are no plain text; --json shows them in base64", len(l.Payload)))
 	}
 	return w.Flush()
+}
+
+func historyLine(s deadletter.ConsumerStep) string {
+	parts := []string{stamp(s.At) + " " + s.Did}
+	if s.By != "" {
+		parts[0] += " by " + printable(s.By)
+	}
+	for _, more := range []string{s.Why, s.Error} {
+		if more != "" {
+			parts = append(parts, printable(more))
+		}
+	}
+	return strings.Join(parts, ": ")
 }
 
 // printable quotes a text that would steer a terminal.

@@ -38,3 +38,16 @@ func (c Cleaner) Kept(ctx context.Context) (k Kept, err error) {
 	}
 	return k, nil
 }
+
+// Any says whether the consumer has receipts at all: a service in another
+// language leaves nothing else.
+func (c Cleaner) Any(ctx context.Context) (found bool, err error) {
+	err = c.Within(ctx, func(tx Tx) error {
+		return tx.Query(ctx, c.text(`SELECT EXISTS (SELECT FROM $SCHEMA.receipt WHERE consumer = $1)`), []any{c.Consumer},
+			func(scan func(...any) error) error { return scan(&found) })
+	})
+	if err != nil {
+		return false, fmt.Errorf("look for receipts of consumer %q: %w", c.Consumer, err)
+	}
+	return found, nil
+}
