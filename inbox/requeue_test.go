@@ -332,7 +332,7 @@ func TestALargePayloadIsRequeuedFromTheStreamWhileItIsThere(t *testing.T) {
 	var b breaker
 	w.start(w.consumer("pgx", w.config("billing"), b.handle))
 	var ids []int64
-	for n := range 2 {
+	for n := range 3 {
 		m := event(fmt.Sprint("large-", n), "a", n)
 		m.Data = fmt.Appendf(nil, `{"n": %d, "x": %q}`, n, strings.Repeat("x", 1<<20))
 		w.publishMsg(m)
@@ -346,7 +346,12 @@ func TestALargePayloadIsRequeuedFromTheStreamWhileItIsThere(t *testing.T) {
 	if err := w.stream.DeleteMsg(t.Context(), 1); err != nil {
 		t.Fatal(err)
 	}
+	// A stream that was made anew has another message at that sequence.
+	w.exec(`UPDATE walrelay.consumer_dead_letter SET payload_sha256 = sha256('another') WHERE id = $1`, ids[2])
 	w.requeue(ids...)
+	if got, failure := w.resolution(ids[2]); got != "" || !strings.Contains(failure, "does not have it at sequence 3 any more") {
+		t.Errorf("resolution, error = %q, %q, want an open one and why", got, failure)
+	}
 	if got, failure := w.resolution(ids[0]); got != "" || !strings.Contains(failure, "does not have it at sequence 1 any more") {
 		t.Errorf("resolution, error = %q, %q, want an open one and why", got, failure)
 	}
