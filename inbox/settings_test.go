@@ -46,7 +46,9 @@ func TestAHandlersTransactionHasTheIsolationAndDurabilityThatWereAskedFor(t *tes
 			var consumer runner
 			if driver == "pgx" {
 				p := w.raw(cfg)
-				inbox.On(p, "placed", func(ctx context.Context, tx pgx.Tx, _ inbox.Event[[]byte]) error { return tx.QueryRow(ctx, show).Scan(&got) })
+				inbox.On(p, "placed", func(ctx context.Context, tx pgx.Tx, _ inbox.Event[[]byte]) error {
+					return tx.QueryRow(ctx, show).Scan(&got)
+				})
 				consumer = p
 			} else {
 				db := stdlib.OpenDBFromPool(cfg.DB)
@@ -56,7 +58,9 @@ func TestAHandlersTransactionHasTheIsolationAndDurabilityThatWereAskedFor(t *tes
 				if err != nil {
 					t.Fatal(err)
 				}
-				inbox.OnSQL(p, "placed", func(ctx context.Context, tx *sql.Tx, _ inbox.Event[[]byte]) error { return tx.QueryRowContext(ctx, show).Scan(&got) })
+				inbox.OnSQL(p, "placed", func(ctx context.Context, tx *sql.Tx, _ inbox.Event[[]byte]) error {
+					return tx.QueryRowContext(ctx, show).Scan(&got)
+				})
 				consumer = p
 			}
 			for n := range 2 { // on a connection that is new, and on one that is known
