@@ -72,13 +72,13 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 		packages []string
 		may      []string
 	}{
-		{[]string{"envelope", "migrations", "internal/causation", "internal/testenv/pgbin"}, nil},
+		{[]string{"envelope", "migrations", "internal/causation", "internal/receipt", "internal/testenv/pgbin"}, nil},
 		{[]string{"internal/decode"}, []string{"envelope"}},
 		{[]string{"internal/router"}, parts},
 		// They do not know each other; a session joins them.
 		{[]string{"internal/slot", "internal/publish", "internal/witness", "internal/job", "internal/deadletter", "internal/dedup"}, parts},
 		{[]string{"internal/reconcile", "internal/retention"}, append([]string{"internal/witness", "internal/router"}, parts...)},
-		{[]string{"outbox", "inbox", "idempotency"}, []string{"envelope", "migrations", "internal/causation"}},
+		{[]string{"outbox", "inbox", "idempotency"}, []string{"envelope", "migrations", "internal/causation", "internal/receipt"}},
 		{[]string{"walrelaytest"}, []string{"envelope", "migrations", "outbox", "inbox", "idempotency"}},
 		{[]string{"."}, []string{
 			"envelope", "migrations", "internal/decode", "internal/router", "internal/slot", "internal/publish", "internal/witness",
@@ -89,7 +89,7 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 		{[]string{"internal/testenv/envtest"}, []string{"internal/testenv"}},
 		{[]string{"cmd/..."}, []string{
 			".", "envelope", "migrations", "outbox", "inbox", "idempotency", "internal/admin", "internal/decode", "internal/deadletter",
-			"internal/dedup", "internal/job", "internal/publish", "internal/reconcile", "internal/retention", "internal/router",
+			"internal/dedup", "internal/job", "internal/publish", "internal/receipt", "internal/reconcile", "internal/retention", "internal/router",
 			"internal/slot", "internal/testenv", "internal/witness",
 		}},
 		{[]string{"e2e/...", "bench/...", "examples/..."}, []string{

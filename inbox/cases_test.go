@@ -149,6 +149,63 @@ func TestA68ReceiptsAreDeletedOnlyWhenTheyAreOld(t *testing.T) {
 	}
 }
 
+// A process that is stopped in the middle of an event gets its redeliveries,
+// which are no sign that the event kills; and it holds back no other event.
+func TestA66AnEventInTheHandsOfAStoppedProcessHoldsBackNoOther(t *testing.T) {
+	bothDrivers(t, func(t *testing.T, driver string) {
+		w := newWorld(t)
+		c := w.consumer(driver, w.config("billing"), apply)
+		stop := w.start(c)
+		w.publish("a", 0)
+		w.settled("billing")
+		if err := stop(); err != nil {
+			t.Fatal(err)
+		}
+		id := w.publish("a", 1)
+		holder, err := w.pool.Begin(t.Context())
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer holder.Rollback(context.WithoutCancel(t.Context())) //nolint:errcheck // a test's transaction
+		if _, err := holder.Exec(t.Context(), `INSERT INTO walrelay.receipt (consumer, event_id) VALUES ('billing', $1)`, id); err != nil {
+			t.Fatal(err)
+		}
+		source, err := w.stream.Consumer(t.Context(), "billing")
+		if err != nil {
+			t.Fatal(err)
+		}
+		for range 8 {
+			m, err := source.Next()
+			if err != nil {
+				t.Fatal(err)
+			}
+			if err := m.Nak(); err != nil {
+				t.Fatal(err)
+			}
+		}
+		w.start(w.consumer(driver, w.config("billing"), apply))
+		for n := range 20 { // one after the other, so that the first cannot be ahead of the one in other hands
+			w.publish("b", 2+n)
+			envtest.Eventually(t, 10*time.Second, func() error {
+				if got := w.count(`SELECT count(*) FROM effect`); got != 2+n {
+					return fmt.Errorf("effects = %d, want %d: all but the one in other hands", got, 2+n)
+				}
+				return nil
+			})
+		}
+		if got := w.count(`SELECT count(*) FROM walrelay.attempt`); got != 0 {
+			t.Errorf("attempts = %d, want 0", got)
+		}
+		if err := holder.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+		w.settled("billing")
+		if got := w.count(`SELECT count(*) FROM effect`); got != 22 {
+			t.Errorf("effects = %d, want 22", got)
+		}
+	})
+}
+
 // I9.
 func TestA71TwoConsumersOfOneDatabaseEachApplyAnEvent(t *testing.T) {
 	t.Parallel()

@@ -106,6 +106,15 @@ func (s *session) once(ctx context.Context, e *entry) result {
 		defer c.alone.RUnlock()
 		return c.try(ctx, e, s.fence)
 	}
+	if s.fence == nil {
+		// Waiting for it alone would hold back all other events.
+		switch held, err := c.inHand(ctx, e); {
+		case err != nil:
+			return result{err: err, class: ownClass(ctx, err)}
+		case held:
+			return result{err: errInHand, class: classConflict}
+		}
+	}
 	c.alone.Lock()
 	defer c.alone.Unlock()
 	attempts, err := c.failedOnce(ctx, e, errors.New("the process ended while it handled this event"))
@@ -125,6 +134,35 @@ func (s *session) once(ctx context.Context, e *entry) result {
 		r.counted = false
 	}
 	return r
+}
+
+var (
+	errInHand = errors.New("another process handles this event")
+	errProbed = errors.New("nobody does")
+)
+
+// inHand says whether a live process has the receipt of e: then e has killed
+// nobody, however often it was delivered. A process that is stopped is live, and
+// gets redeliveries for as long as its request for messages lasts.
+func (c *Consumer) inHand(ctx context.Context, e *entry) (bool, error) {
+	err := c.within(ctx, func(u unit) error {
+		var setting string
+		err := u.query(ctx, `SELECT set_config('lock_timeout', '100ms', true)`, nil, func(scan func(...any) error) error { return scan(&setting) })
+		if err != nil {
+			return err
+		}
+		if _, err := u.exec(ctx, c.sql.fresh, c.cfg.Name, e.ID, e.Stream, int64(e.Sequence)); err != nil { //nolint:gosec // sequences stay below 2^63
+			return err
+		}
+		return errProbed // and roll back
+	})
+	switch {
+	case errors.Is(err, errProbed):
+		return false, nil
+	case lockWait(err):
+		return true, nil
+	}
+	return false, err
 }
 
 // forgetTries makes the transaction of e remove its count of attempts.

@@ -38,9 +38,9 @@
 // one comes after a backoff; after Config.MaxAttempts, or at once with
 // [Permanent], the event goes into the table consumer_dead_letter, and only
 // when that is committed is the message terminated. `walrelay deadletters
-// --consumer NAME` lists them and asks for another try, which the running
-// service makes. Conflicts between transactions are repeated at once, and a
-// database that is away is waited for; neither counts.
+// --consumer NAME requeue` asks for another try, which the running service
+// makes within Config.CheckInterval. Conflicts between transactions are
+// repeated at once, and a database that is away is waited for; neither counts.
 //
 // # Order
 //

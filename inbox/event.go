@@ -39,7 +39,8 @@ type Message struct {
 	// its turn: healed, replayed, requeued, released or backfilled.
 	Origin string
 	// Late says that newer events of the aggregate were stored before this
-	// one. A handler that sets state wants [Message.Version] then.
+	// one, or may have been applied before it: a dead letter that was
+	// requeued. A handler that sets state wants [Message.Version] then.
 	Late bool
 	// Null says that the payload is SQL's null, as against an empty one.
 	Null bool

@@ -20,7 +20,8 @@ import (
 // lowest sequence.
 type lanes struct {
 	mu      sync.Mutex
-	cond    *sync.Cond
+	cond    *sync.Cond // work for a worker
+	idle    *sync.Cond // a lane that somebody wants to hold
 	ordered bool
 	closed  bool
 	paused  bool // nothing is handed out before all that is old is here
@@ -46,6 +47,7 @@ type lane struct {
 	failing bool // its head has failed, and not yet gone
 	blocked bool // until the timer ends
 	queued  bool // in ready
+	wanted  int  // by who wants to hold it
 	timer   *time.Timer
 }
 
@@ -60,7 +62,7 @@ type job struct {
 
 func newLanes(ordered bool) *lanes {
 	l := &lanes{ordered: ordered, paused: ordered, byKey: map[string]*lane{}, bySeq: map[uint64]*entry{}, freed: make(chan struct{}, 1)}
-	l.cond = sync.NewCond(&l.mu)
+	l.cond, l.idle = sync.NewCond(&l.mu), sync.NewCond(&l.mu)
 	return l
 }
 
@@ -164,7 +166,7 @@ func (l *lanes) full(key string, most, behind int) bool {
 }
 
 func (l *lanes) offer(ln *lane) {
-	if ln.running || ln.blocked || ln.queued || (len(ln.entries) == 0 && ln.parked == 0) {
+	if ln.running || ln.blocked || ln.queued || ln.wanted > 0 || (len(ln.entries) == 0 && ln.parked == 0) {
 		return
 	}
 	ln.queued = true
@@ -177,15 +179,30 @@ func (l *lanes) offer(ln *lane) {
 func (l *lanes) take(n int) []job {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	for (len(l.ready) == 0 || l.paused) && !l.closed {
-		l.cond.Wait()
-	}
-	if l.closed {
-		return nil
-	}
 	var jobs []job
+	for len(jobs) == 0 {
+		for (len(l.ready) == 0 || l.paused) && !l.closed {
+			l.cond.Wait()
+		}
+		if l.closed {
+			return nil
+		}
+		jobs = l.gather(n)
+	}
+	if len(l.ready) > 0 {
+		l.cond.Signal()
+	}
+	return jobs
+}
+
+// gather takes the jobs of up to n events that are ready.
+func (l *lanes) gather(n int) (jobs []job) {
 	for n > 0 && len(l.ready) > 0 {
 		ln := l.ready[0]
+		if ln.running { // held since it was offered; it is offered again
+			l.pop()
+			continue
+		}
 		if ln.parked != 0 && (len(ln.entries) == 0 || ln.parked < ln.entries[0].seq) {
 			if len(jobs) > 0 {
 				break // by itself
@@ -202,9 +219,6 @@ func (l *lanes) take(n int) []job {
 		}
 		jobs = append(jobs, job{lane: ln, entries: slices.Clone(ln.entries[:k])})
 		n -= k
-	}
-	if len(l.ready) > 0 {
-		l.cond.Signal()
 	}
 	return jobs
 }
@@ -254,6 +268,25 @@ func (l *lanes) finish(ln *lane, block time.Duration) {
 	case block > 0 && !l.closed:
 		ln.blocked = true
 		ln.timer = time.AfterFunc(block, func() { l.unblock(ln) })
+		if ln.wanted > 0 {
+			l.idle.Broadcast()
+		}
+	default:
+		l.settle(ln)
+	}
+	select {
+	case l.freed <- struct{}{}:
+	default:
+	}
+}
+
+// settle offers a lane of which no job is out, wakes who wants to hold it, or
+// forgets it.
+func (l *lanes) settle(ln *lane) {
+	switch {
+	case ln.wanted > 0:
+		l.idle.Broadcast()
+	case ln.blocked:
 	case len(ln.entries) == 0 && ln.parked == 0:
 		if l.byKey[ln.key] == ln {
 			delete(l.byKey, ln.key)
@@ -261,10 +294,39 @@ func (l *lanes) finish(ln *lane, block time.Duration) {
 	default:
 		l.offer(ln)
 	}
-	select {
-	case l.freed <- struct{}{}:
-	default:
+}
+
+// hold waits until no job of a lane is out, and keeps the next ones back until
+// release. It gives nil where ctx ends or the lanes are closed first.
+func (l *lanes) hold(ctx context.Context, key string) *lane {
+	defer context.AfterFunc(ctx, func() {
+		l.mu.Lock()
+		defer l.mu.Unlock()
+		l.idle.Broadcast()
+	})()
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln := l.lane(key)
+	ln.wanted++
+	for (ln.running || l.paused) && !l.closed && ctx.Err() == nil {
+		l.idle.Wait()
 	}
+	ln.wanted--
+	if ln.running || l.paused || l.closed || ctx.Err() != nil {
+		if !ln.running {
+			l.settle(ln)
+		}
+		return nil
+	}
+	ln.running = true
+	return ln
+}
+
+func (l *lanes) release(ln *lane) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	ln.running = false
+	l.settle(ln)
 }
 
 func (l *lanes) unblock(ln *lane) {
@@ -283,6 +345,7 @@ func (l *lanes) open() {
 	defer l.mu.Unlock()
 	l.paused = false
 	l.cond.Broadcast()
+	l.idle.Broadcast()
 }
 
 // close wakes all who wait and stops all timers.
@@ -296,6 +359,7 @@ func (l *lanes) close() {
 		}
 	}
 	l.cond.Broadcast()
+	l.idle.Broadcast()
 }
 
 // deliveries gives what JetStream waits to hear of.

@@ -20,6 +20,7 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/inbox"
+	"github.com/walrelay/walrelay/internal/testenv"
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 	"github.com/walrelay/walrelay/migrations"
 )
@@ -48,7 +49,7 @@ func newWorldOn(t testing.TB, url string) *world {
 	w := &world{t: t, url: url, pool: newPool(t, url)}
 	migrate(t, url)
 	w.exec(`CREATE TABLE effect (id bigint GENERATED ALWAYS AS IDENTITY, event_id text, aggregate text, n int, at timestamptz DEFAULT clock_timestamp())`)
-	nc, err := nats.Connect(envtest.EmbeddedNATS(t).URL(), nats.ReconnectWait(10*time.Millisecond), nats.MaxReconnects(-1))
+	nc, err := nats.Connect(envtest.EmbeddedNATS(t, testenv.NATSConfig{MaxPayload: 4 << 20}).URL(), nats.ReconnectWait(10*time.Millisecond), nats.MaxReconnects(-1))
 	if err != nil {
 		t.Fatal(err)
 	}

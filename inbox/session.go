@@ -87,10 +87,13 @@ func (s *session) run(ctx context.Context) (err error) {
 		g.Go(func() error { defer busy.Done(); return s.work(work, worker) })
 	}
 	g.Go(func() error { return s.verify(intake) })
-	g.Go(func() error { return s.requeue(intake, work) })
+	busy.Add(1)
+	g.Go(func() error { defer busy.Done(); return s.requeue(intake, work) })
+	g.Go(func() error { return s.clean(intake) })
 	g.Go(func() error {
 		// First stop taking, then let what runs finish, then hang up.
 		defer func() {
+			stopIntake()
 			s.lanes.close()
 			busy.Wait()
 			stopBeat()

@@ -13,14 +13,15 @@ type statements struct {
 	receive, receiveFenced, receiveMany, receiveManyFenced string
 	fresh, freshChecked, freshFenced, holds                string
 	failed, uncount, tried, forget                         string
-	bury, refused                                          string
+	bury                                                   string
 	undecided                                              string
 	register, state, verify                                string
 	holder, takeOver, lockWorkers, takeWorkers             string
 	renew, release                                         string
 	park, parked, nextParked, unparked, unpark             string
-	requeued, requeue, resolve                             string
-	covered, cleaner, expired, expiredAttempts             string
+	requeued, requeueBegun, requeueUnbegun, requeue        string
+	resolve, refused, putBack                              string
+	covered, keeps                                         string
 }
 
 // Every use of a dead letter's event id goes through the index that it has.
@@ -69,8 +70,11 @@ func newStatements(schema string, asyncCommit bool) statements {
 		SELECT (SELECT count(*) FROM fence), coalesce((SELECT json_agg(event_id) FROM fresh), '[]')::text,
 			pg_postmaster_start_time()::text, $DURABLY`
 	return statements{
+		// The last one is a column that came with the newest version.
 		tables: fill(`SELECT t.name FROM (VALUES ('receipt'), ('attempt'), ('held'), ('consumer_dead_letter'), ('consumer'), ('fence')) AS t(name)
-			WHERE to_regclass(format('%s.%I', $1::text, t.name)) IS NULL`),
+			WHERE to_regclass(format('%s.%I', $1::text, t.name)) IS NULL
+			UNION ALL SELECT 'consumer_dead_letter.history' WHERE NOT EXISTS (SELECT FROM pg_attribute
+				WHERE attrelid = to_regclass(format('%s.%I', $1::text, 'consumer_dead_letter')) AND attname = 'history')`),
 
 		receive:           fill(free + fresh),
 		receiveFenced:     fill(fenced("$5", "$6") + fresh),
@@ -115,6 +119,10 @@ func newStatements(schema string, asyncCommit bool) statements {
 			ON CONFLICT DO NOTHING`),
 		state: fill(`SELECT verified, coalesce(abs(extract(epoch FROM stream_created - $3::timestamptz)) < 0.001, true), consumer,
 			pg_postmaster_start_time()::text FROM $SCHEMA.consumer WHERE durable = $1 AND stream = $2`),
+		keeps: fill(`UPDATE $SCHEMA.consumer SET kept_for_ever = $2::bigint < 0,
+				receipt_retention = CASE WHEN $2::bigint < 0 THEN NULL ELSE $2::bigint * interval '1 millisecond' END
+			WHERE consumer = $1 AND (kept_for_ever, receipt_retention) IS DISTINCT FROM
+				($2::bigint < 0, CASE WHEN $2::bigint < 0 THEN NULL ELSE $2::bigint * interval '1 millisecond' END)`),
 		// What another server than $5 is asked to note, it does not.
 		verify: fill(`WITH noted AS (UPDATE $SCHEMA.consumer
 			SET verified = $3, stream_created = $4::timestamptz, at = clock_timestamp()
@@ -147,23 +155,28 @@ func newStatements(schema string, asyncCommit bool) statements {
 		unparked: fill(`SELECT subject, headers::text, payload FROM $SCHEMA.held WHERE consumer = $1 AND stream = $2 AND sequence = $3`),
 		unpark:   fill(`DELETE FROM $SCHEMA.held WHERE consumer = $1 AND stream = $2 AND sequence = $3`),
 
+		// In the order of the stream, page by page.
+		requeued: fill(`SELECT id, stream, sequence, subject, coalesce(aggregate, '') FROM $SCHEMA.consumer_dead_letter
+			WHERE consumer = $1 AND resolved_at IS NULL AND requeue_at IS NOT NULL AND (stream, sequence, id) > ($2, $3, $4)
+			ORDER BY stream, sequence, id LIMIT 100`),
+		requeueBegun: fill(`UPDATE $SCHEMA.consumer_dead_letter SET requeue_tries = requeue_tries + 1 WHERE id = (
+			SELECT id FROM $SCHEMA.consumer_dead_letter WHERE id = $1 AND resolved_at IS NULL AND requeue_at IS NOT NULL FOR UPDATE SKIP LOCKED)
+			RETURNING requeue_tries`),
+		requeueUnbegun: fill(`UPDATE $SCHEMA.consumer_dead_letter SET requeue_tries = requeue_tries - 1 WHERE id = $1 AND requeue_tries > 0`),
 		// A dead letter without a payload of its own stays for the stream's.
-		requeued: fill(`SELECT id FROM $SCHEMA.consumer_dead_letter
-			WHERE consumer = $1 AND resolved_at IS NULL AND requeue_at IS NOT NULL AND id > $2 ORDER BY id LIMIT 1`),
-		requeue: fill(`SELECT event_id, stream, sequence, subject, headers::text, payload, payload_size, coalesce(requeue_by, ''), attempts
+		requeue: fill(`SELECT event_id, stream, sequence, subject, headers::text, payload, payload_size, payload_sha256
 			FROM $SCHEMA.consumer_dead_letter WHERE id = $1 AND resolved_at IS NULL AND requeue_at IS NOT NULL FOR UPDATE SKIP LOCKED`),
-		resolve: fill(`UPDATE $SCHEMA.consumer_dead_letter SET resolved_at = clock_timestamp(), resolved_by = $2, resolution = $3
+		resolve: fill(`UPDATE $SCHEMA.consumer_dead_letter SET resolved_at = clock_timestamp(), resolved_by = coalesce(requeue_by, 'inbox'),
+			resolution = 'requeued', requeue_tries = 0, history = history || jsonb_build_object('at', clock_timestamp(), 'did', 'applied')
 			WHERE id = $1 AND resolved_at IS NULL`),
-		refused: fill(`UPDATE $SCHEMA.consumer_dead_letter SET requeue_at = NULL, requeue_by = NULL, attempts = attempts + 1,
-			error = $2, reason = $3 WHERE id = $1 AND resolved_at IS NULL`),
+		refused: fill(`UPDATE $SCHEMA.consumer_dead_letter SET requeue_at = NULL, requeue_by = NULL, requeue_why = NULL, requeue_tries = 0,
+			attempts = attempts + 1, error = $2, reason = $3,
+			history = history || jsonb_build_object('at', clock_timestamp(), 'did', 'failed', 'error', $2::text) WHERE id = $1 AND resolved_at IS NULL`),
+		putBack: fill(`UPDATE $SCHEMA.consumer_dead_letter SET requeue_at = NULL, requeue_by = NULL, requeue_why = NULL, requeue_tries = 0,
+			history = history || jsonb_build_object('at', clock_timestamp(), 'did', 'put back', 'error', $6::text)
+			WHERE consumer = $1 AND resolved_at IS NULL AND requeue_at IS NOT NULL AND aggregate = $2 AND (stream, sequence, id) > ($3, $4, $5)`),
 
 		covered: fill(`SELECT (SELECT count(*) FROM $SCHEMA.receipt WHERE consumer = $1 AND stream = $2 AND sequence BETWEEN $3 AND $4)
 			+ (SELECT count(*) FROM $SCHEMA.consumer_dead_letter WHERE consumer = $1 AND stream = $2 AND sequence BETWEEN $3 AND $4)`),
-		// One cleaner at a time, by a lock that ends with the transaction.
-		cleaner: fill(`SELECT pg_try_advisory_xact_lock(hashtextextended('$SCHEMA receipts of ' || $1, 0))`),
-		expired: fill(`DELETE FROM $SCHEMA.receipt WHERE ctid = ANY (ARRAY(SELECT ctid FROM $SCHEMA.receipt
-			WHERE at < clock_timestamp() - $1 * interval '1 millisecond' AND consumer = $2 LIMIT $3 FOR UPDATE SKIP LOCKED))`),
-		expiredAttempts: fill(`DELETE FROM $SCHEMA.attempt WHERE ctid = ANY (ARRAY(SELECT ctid FROM $SCHEMA.attempt
-			WHERE last_at < clock_timestamp() - $1 * interval '1 millisecond' AND consumer = $2 LIMIT $3 FOR UPDATE SKIP LOCKED))`),
 	}
 }

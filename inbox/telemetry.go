@@ -27,6 +27,8 @@ type telemetry struct {
 	events   metric.Int64Counter
 	attempts metric.Int64Counter
 	seconds  metric.Float64Histogram
+	cleaned  metric.Int64Counter
+	cleaning metric.Float64Histogram
 }
 
 func newTelemetry(cfg Config) (*telemetry, error) {
@@ -43,13 +45,17 @@ func newTelemetry(cfg Config) (*telemetry, error) {
 		tracer:   tracer.Tracer(scope),
 	}
 	m := meter.Meter(scope)
-	var errs [3]error
+	var errs [5]error
 	t.events, errs[0] = m.Int64Counter("walrelay.inbox.events", metric.WithUnit("{event}"),
 		metric.WithDescription("Events that a consumer is done with, by outcome."))
 	t.attempts, errs[1] = m.Int64Counter("walrelay.inbox.failures", metric.WithUnit("{attempt}"),
 		metric.WithDescription("Attempts that failed."))
 	t.seconds, errs[2] = m.Float64Histogram("walrelay.inbox.handler.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time in handlers."))
+	t.cleaned, errs[3] = m.Int64Counter("walrelay.inbox.receipts.deleted", metric.WithUnit("{receipt}"),
+		metric.WithDescription("Receipts deleted because of their age."))
+	t.cleaning, errs[4] = m.Float64Histogram("walrelay.inbox.receipts.deletion.duration", metric.WithUnit("s"),
+		metric.WithDescription("Time of one round of deleting old receipts, its pauses included."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}

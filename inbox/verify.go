@@ -18,7 +18,6 @@ func (s *session) verify(ctx context.Context) error {
 	t := time.NewTicker(c.cfg.CheckInterval)
 	defer t.Stop()
 	suspectTo := s.info.Delivered.Stream
-	cleaned := time.Time{}
 	for {
 		var err error
 		suspectTo, err = s.verifyOnce(ctx, suspectTo)
@@ -31,10 +30,6 @@ func (s *session) verify(ctx context.Context) error {
 			c.checks.is(ctx, err)
 		default:
 			c.checks.over(ctx)
-		}
-		if time.Since(cleaned) > cleanEvery {
-			cleaned = time.Now()
-			c.clean(ctx)
 		}
 		select {
 		case <-ctx.Done():
@@ -122,41 +117,4 @@ func (s *session) verifyOnce(ctx context.Context, suspectTo uint64) (uint64, err
 	}
 	s.verified = floor
 	return suspectTo, nil
-}
-
-const (
-	cleanEvery = time.Minute
-	// cleanBatch keeps transactions and locks short.
-	cleanBatch = 2000
-)
-
-// clean deletes old receipts and counts of attempts, in small transactions.
-// Where another process is at it, it leaves it to that one.
-func (c *Consumer) clean(ctx context.Context) {
-	if c.cfg.ReceiptRetention < 0 {
-		return
-	}
-	for {
-		var mine bool
-		var n int64
-		err := c.within(ctx, func(u unit) error {
-			err := u.query(ctx, c.sql.cleaner, []any{c.cfg.Name}, func(scan func(...any) error) error { return scan(&mine) })
-			if err != nil || !mine {
-				return err
-			}
-			old := c.cfg.ReceiptRetention.Milliseconds()
-			if n, err = u.exec(ctx, c.sql.expired, old, c.cfg.Name, cleanBatch); err != nil {
-				return err
-			}
-			_, err = u.exec(ctx, c.sql.expiredAttempts, old, c.cfg.Name, cleanBatch)
-			return err
-		})
-		if err != nil {
-			c.log.DebugContext(ctx, "old receipts not deleted", slog.Any("err", err))
-			return
-		}
-		if !mine || n < cleanBatch || pause(ctx, jitter(100*time.Millisecond)) != nil {
-			return
-		}
-	}
 }

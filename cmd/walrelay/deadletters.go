@@ -19,8 +19,12 @@ import (
 )
 
 type deadlettersCmd struct {
-	List deadlettersListCmd `cmd:"" help:"List dead letters, oldest first; without --all those that nobody has dealt with."`
-	Show deadlettersShowCmd `cmd:"" help:"Show one dead letter with its headers and payload."`
+	Consumer string `help:"Those of this consumer, in its own database, in place of the relay's." placeholder:"NAME"`
+
+	List    deadlettersListCmd    `cmd:"" help:"List dead letters, oldest first; without --all those that nobody has dealt with."`
+	Show    deadlettersShowCmd    `cmd:"" help:"Show one dead letter with its headers and payload."`
+	Requeue deadlettersRequeueCmd `cmd:"" help:"Try dead letters once more: the running service does, within five seconds."`
+	Discard deadlettersDiscardCmd `cmd:"" help:"Give dead letters up for good; the record stays."`
 
 	Accept deadlettersAcceptCmd `cmd:"" help:"Let a relay that holds delivery because of many refusals record them as dead letters, for an hour."`
 }
@@ -86,7 +90,7 @@ func (d *database) open(ctx context.Context, application string) (*pgx.Conn, err
 }
 
 // Run lists page by page.
-func (c *deadlettersListCmd) Run(e *env) error {
+func (c *deadlettersListCmd) Run(e *env, of *deadlettersCmd) error {
 	since, err := sinceTime(c.Since, time.Now())
 	if err != nil {
 		return &usageError{err}
@@ -96,6 +100,10 @@ func (c *deadlettersListCmd) Run(e *env) error {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(e.ctx)) //nolint:errcheck // the process ends
+	if of.Consumer != "" {
+		box := consumerBox{conn: conn, schema: c.Schema, consumer: of.Consumer}
+		return box.list(e, deadletter.ConsumerFilter{Reason: c.Reason, All: c.All, Since: since}, c.JSON)
+	}
 	filter := deadletter.Filter{Source: c.Source, Reason: c.Reason, All: c.All, Since: since, Limit: 1000}
 	table := tabwriter.NewWriter(e.stdout, 0, 0, 2, ' ', 0)
 	if !c.JSON {
@@ -207,12 +215,16 @@ func shown(l *deadletter.Letter, whole bool) shownLetter {
 }
 
 // Run shows one.
-func (c *deadlettersShowCmd) Run(e *env) error {
+func (c *deadlettersShowCmd) Run(e *env, of *deadlettersCmd) error {
 	conn, err := c.open(e.ctx, "walrelay deadletters")
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(e.ctx)) //nolint:errcheck // the process ends
+	if of.Consumer != "" {
+		box := consumerBox{conn: conn, schema: c.Schema, consumer: of.Consumer}
+		return box.show(e, c.ID, c.JSON)
+	}
 	letter, err := deadletter.Get(e.ctx, conn, c.Schema, c.ID)
 	if errors.Is(err, deadletter.ErrNone) {
 		return fmt.Errorf("%w; walrelay deadletters list --all shows which there are", err)

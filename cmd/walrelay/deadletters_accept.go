@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"os/user"
 
 	"github.com/walrelay/walrelay"
 	"github.com/walrelay/walrelay/internal/deadletter"
@@ -44,11 +43,7 @@ func (c *deadlettersAcceptCmd) Run(e *env) error {
 			return err
 		}
 	}
-	by := c.By
-	if u, err := user.Current(); by == "" && err == nil {
-		by = u.Username
-	}
-	if err := deadletter.Accept(e.ctx, conn, c.Schema, c.Source, c.Reason, by); err != nil {
+	if err := deadletter.Accept(e.ctx, conn, c.Schema, c.Source, c.Reason, who(c.By)); err != nil {
 		return err
 	}
 	fmt.Fprintln(e.stdout, "accepted")

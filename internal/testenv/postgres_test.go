@@ -163,40 +163,6 @@ func TestAPausedServerCanBeClosed(t *testing.T) {
 	}
 }
 
-func TestAStandbyFollowsItsPrimary(t *testing.T) {
-	t.Parallel()
-	env := envtest.Env(t)
-	primary, err := env.StartPostgres(t.Context(), testenv.PGConfig{})
-	if err != nil {
-		t.Fatal(err)
-	}
-	exec(t, primary.URL("postgres"), "SELECT pg_create_physical_replication_slot('standby', true)")
-	if err := primary.Stop(t.Context(), testenv.Fast); err != nil {
-		t.Fatal(err)
-	}
-	// The standby is ready when what it copied is consistent, primary or not.
-	standby, err := env.StartPostgres(t.Context(), testenv.PGConfig{DataFrom: primary.DataDir(), Standby: true, Settings: map[string]string{
-		"primary_conninfo":  fmt.Sprintf("host=127.0.0.1 port=%d user=postgres", primary.Port()),
-		"primary_slot_name": "standby",
-	}})
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := primary.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	exec(t, primary.URL("postgres"), "CREATE TABLE followed ()")
-	envtest.Eventually(t, 20*time.Second, func() error {
-		if got := value(t, standby.URL("postgres"), "SELECT coalesce(to_regclass('followed')::text, 'nothing')"); got != "followed" {
-			return fmt.Errorf("the standby has %s", got)
-		}
-		return nil
-	})
-	if got := value(t, standby.URL("postgres"), "SELECT count(*)::text FROM pg_replication_slots"); got != "0" {
-		t.Errorf("the standby has %s slots, want 0", got)
-	}
-}
-
 func TestAPasswordIsAskedForWhenTheRulesSaySo(t *testing.T) {
 	t.Parallel()
 	p := envtest.Postgres(t, testenv.PGConfig{HBA: []string{"host all all 127.0.0.1/32 scram-sha-256"}})

@@ -38,6 +38,16 @@ func Postgres(tb testing.TB, cfg testenv.PGConfig) *testenv.Postgres {
 	return p
 }
 
+// Standby makes a standby of a server for this test, which restarts the server.
+func Standby(tb testing.TB, primary *testenv.Postgres, cfg testenv.StandbyConfig) *testenv.Postgres {
+	tb.Helper()
+	p, err := Env(tb).StartStandby(tb.Context(), primary, cfg)
+	if err != nil {
+		tb.Fatalf("start a standby: %v", err)
+	}
+	return p
+}
+
 // NATS starts a nats-server for this test as a process of its own, one that may
 // be stopped and killed.
 func NATS(tb testing.TB, cfg testenv.NATSConfig) *testenv.NATS {
