@@ -78,7 +78,7 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 	return walrelay.Config{
 		Tables: c.tables(c.Schema), Routes: c.Routes.list, Streams: streams, Lean: c.Headers == "lean", CloudEvents: c.Format == "cloudevents",
 		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, DatabasePassword: c.password(),
-		NATS: c.NATS, NATSOptions: c.options,
+		NATS: c.NATS, NATSOptions: c.options, NATSDomain: c.NATSDomain, NATSInboxPrefix: c.NATSInboxPrefix,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Stream: c.Stream, Subject: c.Subject,
 		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
 		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
@@ -123,6 +123,7 @@ func (c *runCmd) Run(e *env) error {
 		}
 		defer inside.close()
 		cfg.NATS, cfg.NATSOptions = inside.url, func() ([]nats.Option, error) { return inside.options(), nil }
+		cfg.NATSDomain = "" // that of another server
 		log.InfoContext(e.ctx, "JetStream runs inside the relay", slog.String("dir", dir), slog.String("listen", c.EmbeddedListen))
 	}
 	relay, err := walrelay.New(cfg)
