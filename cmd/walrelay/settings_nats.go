@@ -81,7 +81,7 @@ func (b *broker) connect(name string, more ...nats.Option) (*nats.Conn, error) {
 	}
 	nc, err := nats.Connect(b.NATS, append(append(opts, nats.Name(name)), more...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS: %s", maskText(err.Error()))
+		return nil, fmt.Errorf("connect to NATS at %s: %s", maskURLs(b.NATS, true), maskText(err.Error()))
 	}
 	return nc, nil
 }
