@@ -76,7 +76,8 @@ func TestA37ARelayThatVerifiesBothServersAndIsVerifiedByBoth(t *testing.T) {
 		"--database-url", fmt.Sprintf("host=localhost port=%d user=relay dbname=shop sslmode=verify-full sslrootcert=%s sslcert=%s sslkey=%s",
 			cluster.Port(), me.root, me.cert, me.key),
 		"--nats", fmt.Sprintf("tls://relay:relay@localhost:%d", broker.Port()), "--nats-ca", me.root, "--nats-cert", me.cert, "--nats-key", me.key,
-		"--nats-inbox-prefix", "_WALRELAY")
+		"--nats-inbox-prefix", "_WALRELAY",
+	)
 	addr := adminOf(t, relay.Text)
 	w.Place(3)
 	w.Stored(3)

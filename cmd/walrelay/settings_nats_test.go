@@ -286,7 +286,8 @@ func newOperator(t *testing.T) *operator {
 	return &operator{t: t, account: account, config: fmt.Sprintf(
 		"operator: %s\nsystem_account: %s\nresolver: MEMORY\nresolver_preload: { %s: %s, %s: %s }\n",
 		sign(claims.Encode(key)), systemID,
-		accountID, sign(jwt.NewAccountClaims(accountID).Encode(key)), systemID, sign(jwt.NewAccountClaims(systemID).Encode(key)))}
+		accountID, sign(jwt.NewAccountClaims(accountID).Encode(key)), systemID, sign(jwt.NewAccountClaims(systemID).Encode(key)),
+	)}
 }
 
 // creds is a credentials file for a user that expires.
