@@ -4,13 +4,13 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"net/url"
 	"regexp"
 	"strings"
 	"time"
 
-	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
+
+	"github.com/walrelay/walrelay/internal/libpq"
 )
 
 // Config says what a [Relay] does. Only DatabaseURL and NATS are needed: all
@@ -34,6 +34,13 @@ type Config struct {
 	// credentials. It is called at each connect, so that secrets are read
 	// again. Nil means none.
 	NATSOptions func() ([]nats.Option, error)
+	// NATSDomain is the JetStream domain of the stream, where it is not that
+	// of the server we connect to. Empty means the server's own.
+	NATSDomain string
+	// NATSInboxPrefix begins the subjects on which answers and
+	// acknowledgements come, for users that may subscribe only below a prefix
+	// of their own. Empty means _INBOX.
+	NATSInboxPrefix string
 
 	// Source names the relay in its messages and in PostgreSQL; one source
 	// is one order of events. Empty means Slot, or "walrelay" without one.
@@ -136,6 +143,9 @@ func (e *ConfigError) Error() string {
 var (
 	slotName   = regexp.MustCompile(`^[a-z0-9_]{1,63}$`)
 	sourceName = regexp.MustCompile(`^[A-Za-z0-9_-]{1,63}$`)
+
+	subjectToken  = regexp.MustCompile(`^[^\s.*>]+$`)
+	subjectPrefix = regexp.MustCompile(`^[^\s.*>]+(\.[^\s.*>]+)*$`)
 )
 
 // withDefaults fills what is not set and checks the rest; it reports every
@@ -161,12 +171,21 @@ func (c Config) withDefaults() (Config, error) {
 		bad("DatabaseURL", "", "is not set; give a URL such as postgres://relay@db/shop")
 	}
 	for field, value := range map[string]string{"DatabaseURL": c.DatabaseURL, "ReplicationURL": c.ReplicationURL} {
-		if _, err := pgx.ParseConfig(value); err != nil && value != "" && (field == "DatabaseURL" || value != c.DatabaseURL) {
-			bad(field, "", maskParseError(err))
+		if value == "" || field == "ReplicationURL" && value == c.DatabaseURL {
+			continue
+		}
+		if _, err := libpq.Parse(value); err != nil {
+			bad(field, "", err.Error())
 		}
 	}
 	if c.NATS == "" {
 		bad("NATS", "", "is not set; give a URL such as nats://127.0.0.1:4222")
+	}
+	if !subjectToken.MatchString(or(c.NATSDomain, "-")) {
+		bad("NATSDomain", c.NATSDomain, "use a name without blanks, dots and wildcards: it is a token of subjects")
+	}
+	if !subjectPrefix.MatchString(or(c.NATSInboxPrefix, "-")) {
+		bad("NATSInboxPrefix", c.NATSInboxPrefix, "use tokens without blanks and wildcards, such as _WALRELAY; the dot at the end is added")
 	}
 	if !sourceName.MatchString(c.Source) {
 		bad("Source", c.Source, "use 1 to 63 letters, digits, - or _: it is a token of subjects and headers")
@@ -244,18 +263,4 @@ func number[T int | time.Duration](v, otherwise T) T {
 		return otherwise
 	}
 	return v
-}
-
-// maskParseError says which part of a URL is wrong without repeating any of it:
-// what looks like a port may be the rest of a password.
-func maskParseError(err error) string {
-	if _, ok := errors.AsType[*url.Error](err); ok {
-		return "cannot be read as a URL; write the special characters of the user and the password in percent form " +
-			"(@ as %40, : as %3A, / as %2F, # as %23, ? as %3F, % as %25)"
-	}
-	part := ""
-	if text := err.Error(); strings.Contains(text, "`: ") {
-		part, _, _ = strings.Cut(text[strings.LastIndex(text, "`: ")+3:], " (")
-	}
-	return "cannot be read as a PostgreSQL URL or as key=value pairs: " + or(part, "its form is unknown")
 }

@@ -13,6 +13,7 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/libpq"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
@@ -65,13 +66,14 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
 	s.repl, err = slot.Connect(ctx, slot.Config{
 		Postgres: replicationConfig(replCfg), Slot: s.cfg.Slot, Publication: s.cfg.Publication, Silence: s.cfg.Silence,
 		Notice: s.notice,
 	})
-	return err
+	if err != nil {
+		return libpq.Explain(err)
+	}
+	return s.checkSameServer(ctx)
 }
 
 // notice is told what the server says beside the data.

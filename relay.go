@@ -59,10 +59,12 @@ func New(cfg Config) (*Relay, error) {
 // operator can mend, for ever, and names it in [Relay.Status].
 func (r *Relay) Run(ctx context.Context) error {
 	conn, err := publish.Open(ctx, publish.ConnConfig{
-		URLs:    r.cfg.NATS,
-		Options: r.natsOptions,
-		Name:    "walrelay " + r.cfg.Source,
-		Logger:  r.log,
+		URLs:        r.cfg.NATS,
+		Options:     r.natsOptions,
+		Name:        "walrelay " + r.cfg.Source,
+		InboxPrefix: r.cfg.NATSInboxPrefix,
+		JSDomain:    r.cfg.NATSDomain,
+		Logger:      r.log,
 	})
 	if err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)

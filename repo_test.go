@@ -72,7 +72,7 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 		packages []string
 		may      []string
 	}{
-		{[]string{"envelope", "migrations", "internal/causation", "internal/receipt", "internal/testenv/pgbin"}, nil},
+		{[]string{"envelope", "migrations", "internal/causation", "internal/receipt", "internal/libpq", "internal/testenv/pgbin"}, nil},
 		{[]string{"internal/decode"}, []string{"envelope"}},
 		{[]string{"internal/router"}, parts},
 		// They do not know each other; a session joins them.
@@ -82,14 +82,14 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 		{[]string{"walrelaytest"}, []string{"envelope", "migrations", "outbox", "inbox", "idempotency"}},
 		{[]string{"."}, []string{
 			"envelope", "migrations", "internal/decode", "internal/router", "internal/slot", "internal/publish", "internal/witness",
-			"internal/job", "internal/deadletter", "internal/dedup", "internal/reconcile", "internal/retention",
+			"internal/job", "internal/deadletter", "internal/dedup", "internal/reconcile", "internal/retention", "internal/libpq",
 		}},
 		{[]string{"internal/admin"}, []string{".", "envelope"}},
 		{[]string{"internal/testenv", "internal/testenv/install"}, []string{"internal/testenv/pgbin"}},
 		{[]string{"internal/testenv/envtest"}, []string{"internal/testenv"}},
 		{[]string{"cmd/..."}, []string{
 			".", "envelope", "migrations", "outbox", "inbox", "idempotency", "internal/admin", "internal/decode", "internal/deadletter",
-			"internal/dedup", "internal/job", "internal/publish", "internal/receipt", "internal/reconcile", "internal/retention", "internal/router",
+			"internal/dedup", "internal/job", "internal/libpq", "internal/publish", "internal/receipt", "internal/reconcile", "internal/retention", "internal/router",
 			"internal/slot", "internal/testenv", "internal/witness",
 		}},
 		{[]string{"e2e/...", "bench/...", "examples/..."}, []string{

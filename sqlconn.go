@@ -4,46 +4,32 @@ import (
 	"context"
 	"fmt"
 	"maps"
-	"net"
 	"sync"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walrelay/walrelay/internal/libpq"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
-const (
-	// connectTimeout bounds one attempt, authentication included.
-	connectTimeout = 20 * time.Second
-	// queryTimeout bounds one statement of ours; all are short.
-	queryTimeout = 20 * time.Second
-)
-
-// dial finds a peer that is gone without a word: TCP asks after 15 s of
-// silence and gives up 20 s later.
-func dial(ctx context.Context, network, addr string) (net.Conn, error) {
-	d := net.Dialer{
-		Timeout:         connectTimeout,
-		KeepAliveConfig: net.KeepAliveConfig{Enable: true, Idle: 15 * time.Second, Interval: 5 * time.Second, Count: 4},
-	}
-	return d.DialContext(ctx, network, addr)
-}
+// queryTimeout bounds one statement of ours; all are short.
+const queryTimeout = 20 * time.Second
 
 func (c *Config) postgres(url, role string) (*pgx.ConnConfig, error) {
-	cfg, err := pgx.ParseConfig(url)
+	cfg, err := libpq.Parse(url)
 	if err != nil {
-		return nil, &ConfigError{Field: "DatabaseURL", Reason: maskParseError(err)}
+		field := "DatabaseURL"
+		if url != c.DatabaseURL {
+			field = "ReplicationURL"
+		}
+		return nil, &ConfigError{Field: field, Reason: err.Error()}
 	}
 	if c.DatabasePassword != nil {
 		if cfg.Password, err = c.DatabasePassword(); err != nil {
 			return nil, fmt.Errorf("read the password for PostgreSQL: %w", err)
 		}
-	}
-	cfg.DialFunc = dial
-	if cfg.ConnectTimeout == 0 {
-		cfg.ConnectTimeout = connectTimeout
 	}
 	maps.Copy(cfg.RuntimeParams, witness.PinSettings())
 	cfg.RuntimeParams["application_name"] = "walrelay " + c.Source + " " + role
@@ -64,11 +50,9 @@ type sqlConn struct {
 }
 
 func openSQL(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
-	ctx, cancel := context.WithTimeout(ctx, connectTimeout)
-	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("open a SQL connection: %w", err)
+		return nil, fmt.Errorf("open a SQL connection: %w", libpq.Explain(err))
 	}
 	return conn, nil
 }

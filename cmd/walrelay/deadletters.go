@@ -16,6 +16,7 @@ import (
 
 	"github.com/walrelay/walrelay"
 	"github.com/walrelay/walrelay/internal/deadletter"
+	"github.com/walrelay/walrelay/internal/libpq"
 )
 
 type deadlettersCmd struct {
@@ -80,11 +81,9 @@ func (d *database) open(ctx context.Context, application string) (*pgx.Conn, err
 	if err != nil {
 		return nil, &usageError{err}
 	}
-	ctx, cancel := context.WithTimeout(ctx, 20*time.Second)
-	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
-		return nil, fmt.Errorf("connect to PostgreSQL: %w", err)
+		return nil, fmt.Errorf("connect to PostgreSQL: %w", libpq.Explain(err))
 	}
 	return conn, nil
 }

@@ -10,6 +10,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/libpq"
 	"github.com/walrelay/walrelay/migrations"
 )
 
@@ -73,9 +74,9 @@ func (c *migrateCmd) migrate(e *env, cfg migrations.Config) error {
 		fmt.Fprintln(e.stdout, line)
 	}
 	if c.Consumer {
-		return migrations.Consumer(e.ctx, conn, cfg, report)
+		return libpq.Explain(migrations.Consumer(e.ctx, conn, cfg, report))
 	}
-	return migrations.Apply(e.ctx, conn, cfg, report)
+	return libpq.Explain(migrations.Apply(e.ctx, conn, cfg, report))
 }
 
 // makeStream makes a stream that the chain can write to. One that exists is
@@ -86,9 +87,9 @@ func (c *migrateCmd) makeStream(e *env) error {
 		return err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
+	js, err := c.jetStream(nc)
 	if err != nil {
-		return fmt.Errorf("use JetStream: %w", err)
+		return err
 	}
 	ctx, cancel := context.WithTimeout(e.ctx, 30*time.Second)
 	defer cancel()

@@ -96,7 +96,7 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 	cfg := walrelay.Config{
 		Streams:     streams,
 		DatabaseURL: c.DatabaseURL, ReplicationURL: c.ReplicationURL, DatabasePassword: c.password(),
-		NATS: c.NATS, NATSOptions: c.options,
+		NATS: c.NATS, NATSOptions: c.options, NATSDomain: c.NATSDomain, NATSInboxPrefix: c.NATSInboxPrefix,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
 		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
 		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill,
@@ -144,6 +144,7 @@ func (c *runCmd) Run(e *env) error {
 		}
 		defer inside.close()
 		cfg.NATS, cfg.NATSOptions = inside.url, func() ([]nats.Option, error) { return inside.options(), nil }
+		cfg.NATSDomain = "" // that of another server
 		log.InfoContext(e.ctx, "JetStream runs inside the relay", slog.String("dir", dir), slog.String("listen", c.EmbeddedListen))
 	}
 	relay, err := walrelay.New(cfg)

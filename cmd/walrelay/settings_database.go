@@ -7,6 +7,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/libpq"
 )
 
 // database are the flags of every verb that needs PostgreSQL.
@@ -38,12 +39,9 @@ func (d *database) connection(application string) (*pgx.ConnConfig, error) {
 	if d.DatabaseURL == "" {
 		return nil, &walrelay.ConfigError{Field: "DatabaseURL", Reason: "is not set; give a URL such as postgres://relay@db/shop"}
 	}
-	cfg, err := pgx.ParseConfig(d.DatabaseURL)
+	cfg, err := libpq.Parse(d.DatabaseURL)
 	if err != nil {
-		return nil, &walrelay.ConfigError{
-			Field:  "DatabaseURL",
-			Reason: "cannot be read as a PostgreSQL URL or as key=value pairs; write special characters of user and password in percent form",
-		}
+		return nil, &walrelay.ConfigError{Field: "DatabaseURL", Reason: err.Error()}
 	}
 	if ask := d.password(); ask != nil {
 		if cfg.Password, err = ask(); err != nil {

@@ -7,6 +7,7 @@ import (
 	"strings"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/walrelay/walrelay"
 )
@@ -23,6 +24,9 @@ type broker struct {
 	NATSCA           string `name:"nats-ca" help:"Certificates that sign the NATS servers' (default: the system's); turns TLS on." placeholder:"FILE"`
 	NATSCert         string `name:"nats-cert" help:"Own certificate for NATS, together with --nats-key; turns TLS on." placeholder:"FILE"`
 	NATSKey          string `name:"nats-key" help:"Key of --nats-cert." placeholder:"FILE"`
+	NATSTLSFirst     bool   `name:"nats-tls-first" help:"Begin TLS before the server's greeting, for servers with handshake_first; turns TLS on."`
+	NATSDomain       string `name:"nats-domain" help:"JetStream domain of the stream (default: the server's own)." placeholder:"NAME"`
+	NATSInboxPrefix  string `name:"nats-inbox-prefix" help:"First part of the subjects on which answers come, for users that may not subscribe to _INBOX." placeholder:"PREFIX"`
 }
 
 // options are made anew for each client. What the client reads by itself at
@@ -57,6 +61,9 @@ func (b *broker) options() ([]nats.Option, error) {
 	if b.NATSCert != "" && b.NATSKey != "" {
 		opts = append(opts, nats.ClientCert(b.NATSCert, b.NATSKey))
 	}
+	if b.NATSTLSFirst {
+		opts = append(opts, nats.TLSHandshakeFirst())
+	}
 	return opts, nil
 }
 
@@ -69,11 +76,26 @@ func (b *broker) connect(name string, more ...nats.Option) (*nats.Conn, error) {
 	if err != nil {
 		return nil, &usageError{err}
 	}
+	if b.NATSInboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(b.NATSInboxPrefix))
+	}
 	nc, err := nats.Connect(b.NATS, append(append(opts, nats.Name(name)), more...)...)
 	if err != nil {
-		return nil, fmt.Errorf("connect to NATS: %s", maskText(err.Error()))
+		return nil, fmt.Errorf("connect to NATS at %s: %s", maskURLs(b.NATS, true), maskText(err.Error()))
 	}
 	return nc, nil
+}
+
+// jetStream is the way to the streams of the domain that was named.
+func (b *broker) jetStream(nc *nats.Conn) (jetstream.JetStream, error) {
+	js, err := jetstream.New(nc)
+	if b.NATSDomain != "" {
+		js, err = jetstream.NewWithDomain(nc, b.NATSDomain)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("use JetStream: %w", err)
+	}
+	return js, nil
 }
 
 // checkNATS finds what is wrong with the flags without a server. That none is

@@ -40,9 +40,9 @@ func (c *tailCmd) Run(e *env) error {
 		return err
 	}
 	defer nc.Close()
-	js, err := jetstream.New(nc)
+	js, err := c.jetStream(nc)
 	if err != nil {
-		return fmt.Errorf("use JetStream: %w", err)
+		return err
 	}
 	consumer, err := js.OrderedConsumer(e.ctx, c.Stream, cfg)
 	if errors.Is(err, jetstream.ErrStreamNotFound) {

@@ -73,10 +73,11 @@ type ConnStatus struct {
 // again, when it has closed for good: after two equal authorization errors, or
 // an error of the protocol.
 type Conn struct {
-	cfg    ConnConfig
-	log    *slog.Logger
-	cancel context.CancelFunc
-	done   chan struct{}
+	cfg     ConnConfig
+	log     *slog.Logger
+	cancel  context.CancelFunc
+	done    chan struct{}
+	servers string // as configured, without users and passwords
 
 	mu         sync.Mutex
 	nc         *nats.Conn // nil while there is no client
@@ -101,10 +102,13 @@ func Open(ctx context.Context, cfg ConnConfig) (*Conn, error) {
 	if cfg.URLs == "" {
 		cfg.URLs = nats.DefaultURL
 	}
-	for u := range strings.SplitSeq(cfg.URLs, ",") {
-		if _, err := serverURL(u); err != nil {
+	var hosts []string
+	for raw := range strings.SplitSeq(cfg.URLs, ",") {
+		u, err := serverURL(raw)
+		if err != nil {
 			return nil, err
 		}
+		hosts = append(hosts, u.Host)
 	}
 	if cfg.Name == "" {
 		cfg.Name = "walrelay"
@@ -113,7 +117,7 @@ func Open(ctx context.Context, cfg ConnConfig) (*Conn, error) {
 		cfg.RequestTimeout = 5 * time.Second
 	}
 	c := &Conn{
-		cfg: cfg, log: cfg.Logger, done: make(chan struct{}),
+		cfg: cfg, log: cfg.Logger, done: make(chan struct{}), servers: strings.Join(hosts, ", "),
 		denied: map[string]time.Time{}, streams: map[listener]struct{}{},
 	}
 	if c.log == nil {
@@ -172,7 +176,7 @@ func (c *Conn) options(closed chan<- struct{}) ([]nats.Option, error) {
 		nats.MaxReconnects(-1),
 		nats.ReconnectBufSize(-1), // its messages would be sent behind later ones
 		nats.RetryOnFailedConnect(true),
-		nats.CustomReconnectDelay(reconnectDelay),
+		nats.CustomReconnectDelay(c.roundFailed),
 		nats.PingInterval(pingInterval),
 		nats.MaxPingsOutstanding(pingsOut),
 		nats.Timeout(dialTimeout),
@@ -201,6 +205,20 @@ func (c *Conn) options(closed chan<- struct{}) ([]nats.Option, error) {
 	return append(more, opts...), nil // ours last: order and patience are not for others to change
 }
 
+// roundFailed is asked for a pause when no server of a round would have us. The
+// client tells nobody why a greeting failed, such as for a certificate; here
+// is the one place to find out.
+func (c *Conn) roundFailed(attempts int) time.Duration {
+	c.mu.Lock()
+	if c.nc != nil && !c.status.Connected {
+		if err := c.nc.LastError(); err != nil {
+			c.lostLocked(err)
+		}
+	}
+	c.mu.Unlock()
+	return reconnectDelay(attempts)
+}
+
 // reconnectDelay grows from reconnectFirst to reconnectMost, with jitter.
 // attempts counts rounds over all servers.
 func reconnectDelay(attempts int) time.Duration {
@@ -215,11 +233,15 @@ func reconnectDelay(attempts int) time.Duration {
 func (c *Conn) keep(ctx context.Context) {
 	defer close(c.done)
 	pause := newBackOff(reconnectFirst, reconnectMost)
+	var said complaint
 	for ctx.Err() == nil {
 		closed := make(chan struct{})
 		nc, err := c.build(closed)
 		if err != nil {
 			c.trouble(fmt.Errorf("build the NATS client: %w", err))
+			if times, due := said.due(c.Status().LastError); due {
+				c.log.WarnContext(ctx, "no NATS client can be built, trying again", slog.String("err", c.Status().LastError), slog.Int("times", times))
+			}
 		} else {
 			select {
 			case <-ctx.Done():
@@ -228,13 +250,39 @@ func (c *Conn) keep(ctx context.Context) {
 			case <-closed:
 				if c.retire(nc) {
 					pause.Reset()
+					said = complaint{}
 				}
-				c.log.WarnContext(ctx, "NATS client closed for good, building another", slog.String("err", c.Status().LastError))
+				if times, due := said.due(c.Status().LastError); due {
+					c.log.WarnContext(ctx, "NATS client closed for good, building another", slog.String("err", c.Status().LastError), slog.Int("times", times))
+				}
 			}
 		}
 		sleep(ctx, pause.NextBackOff())
 	}
 	c.retire(nil)
+}
+
+// complainEvery is how often a trouble that repeats itself is logged.
+const complainEvery = time.Minute
+
+// A complaint is a trouble that comes again and again, such as a password that
+// is refused every two seconds.
+type complaint struct {
+	reason string
+	at     time.Time // when it was logged last
+	count  int       // how often it came since then
+}
+
+// due counts a trouble and says whether it is to be logged: when it is new,
+// then at most once a minute.
+func (l *complaint) due(reason string) (times int, due bool) {
+	l.count++
+	if reason == l.reason && time.Since(l.at) < complainEvery {
+		return 0, false
+	}
+	times = l.count
+	*l = complaint{reason: reason, at: time.Now()}
+	return times, true
 }
 
 func (c *Conn) build(closed chan struct{}) (*nats.Conn, error) {
@@ -260,7 +308,7 @@ func (c *Conn) retire(nc *nats.Conn) (linked bool) {
 	c.nc = nil
 	c.status.Rebuilds++
 	if nc != nil && nc.LastError() != nil {
-		c.noteLocked(nc.LastError())
+		c.lostLocked(nc.LastError())
 	}
 	c.setConnectedLocked(false, "")
 	c.mu.Unlock()
@@ -285,7 +333,7 @@ func (c *Conn) onConnect(nc *nats.Conn) {
 func (c *Conn) onLost(_ *nats.Conn, err error) {
 	c.mu.Lock()
 	if err != nil {
-		c.noteLocked(err)
+		c.lostLocked(err)
 	}
 	was := c.status.Connected
 	c.setConnectedLocked(false, "")
@@ -298,10 +346,17 @@ func (c *Conn) onLost(_ *nats.Conn, err error) {
 // onError gets what the server says without being asked. A permission
 // violation is the only trace of a publish that was not let through.
 func (c *Conn) onError(_ *nats.Conn, _ *nats.Subscription, err error) {
-	c.trouble(err)
 	if !errors.Is(err, nats.ErrPermissionViolation) {
+		c.mu.Lock()
+		defer c.mu.Unlock()
+		if c.status.Connected {
+			c.noteLocked(err)
+		} else {
+			c.lostLocked(err)
+		}
 		return
 	}
+	c.trouble(err)
 	verb, subject := violation(err.Error())
 	c.mu.Lock()
 	if len(c.denied) < 1024 {
@@ -350,6 +405,15 @@ func (c *Conn) trouble(err error) {
 	c.mu.Lock()
 	c.noteLocked(err)
 	c.mu.Unlock()
+}
+
+// lostLocked notes why there is no connection, with the servers that were asked
+// where the reason does not name one.
+func (c *Conn) lostLocked(err error) {
+	if !strings.Contains(err.Error(), "dial ") {
+		err = fmt.Errorf("%s: %w", c.servers, err)
+	}
+	c.noteLocked(err)
 }
 
 func (c *Conn) noteLocked(err error) {

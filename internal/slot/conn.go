@@ -57,11 +57,16 @@ type ServerInfo struct {
 	SystemID        string
 	Timeline        uint32
 	WALEnd          envelope.LSN
+	Database        string
 	Version         int           // such as 150018
 	SenderTimeout   time.Duration // wal_sender_timeout; zero means off
 	BackendPID      uint32
 	TimelineHistory []byte // contents of the history file; nil on timeline 1
 }
+
+// identifyTimeout bounds the questions to a server that has let us in. How long
+// each host may take until then is the configuration's to say.
+const identifyTimeout = 20 * time.Second
 
 // Connect opens a replication connection and asks the server who it is. It
 // does not touch the slot.
@@ -91,6 +96,8 @@ func Connect(ctx context.Context, cfg Config) (*Conn, error) {
 func (c *Conn) Server() ServerInfo { return c.server }
 
 func (c *Conn) identify(ctx context.Context) error {
+	ctx, cancel := context.WithTimeout(ctx, identifyTimeout)
+	defer cancel()
 	sys, err := pglogrepl.IdentifySystem(ctx, c.pg)
 	if err != nil {
 		return fmt.Errorf("identify the server: %w", err)
@@ -99,6 +106,7 @@ func (c *Conn) identify(ctx context.Context) error {
 		SystemID:   sys.SystemID,
 		Timeline:   uint32(sys.Timeline), //nolint:gosec // a timeline is 32 bits in PostgreSQL
 		WALEnd:     envelope.LSN(sys.XLogPos),
+		Database:   sys.DBName,
 		BackendPID: c.pg.PID(),
 	}
 	if c.server.Timeline > 1 {

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"maps"
 	"net/url"
 	"os"
 	"os/exec"
@@ -35,6 +36,8 @@ type PGConfig struct {
 	// HBA are lines of pg_hba.conf. Empty means that everybody gets in without
 	// a password, which user postgres does in any case.
 	HBA []string
+	// TLS makes the server take TLS connections too. Nil means none.
+	TLS *PGTLS
 }
 
 // startPatience bounds a start whose context has no deadline.
@@ -83,6 +86,14 @@ func (e *Env) StartPostgres(ctx context.Context, cfg PGConfig) (*Postgres, error
 	p := &Postgres{env: e, who: who, binDir: binDir, version: cfg.Version, port: cfg.Port, folder: folder}
 	if err := p.makeCluster(ctx, cfg); err != nil {
 		return nil, errors.Join(err, os.RemoveAll(folder))
+	}
+	if cfg.TLS != nil {
+		settings := cfg.TLS.settings()
+		maps.Copy(settings, cfg.Settings)
+		cfg.Settings = settings
+		if err := cfg.TLS.install(p.DataDir(), who); err != nil {
+			return nil, errors.Join(err, os.RemoveAll(folder))
+		}
 	}
 	e.adopt(p)
 	const tries = 3
