@@ -18,7 +18,7 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-8s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: compiler postgres ## Install what the tests need: PostgreSQL, a C compiler
+deps: compiler pgbouncer postgres ## Install what the tests need: PostgreSQL, PgBouncer, a C compiler
 
 # The race detector is linked by cgo.
 .PHONY: compiler
@@ -31,6 +31,19 @@ compiler:
 		echo "installing gcc and libc6-dev with apt-get"; \
 		apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends gcc libc6-dev >/dev/null; \
+	fi
+
+# A pooler that relays must not be led through.
+.PHONY: pgbouncer
+pgbouncer:
+	@if ! command -v pgbouncer >/dev/null && ! [ -x /usr/sbin/pgbouncer ]; then \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "make: some tests need PgBouncer (Debian: pgbouncer)" >&2; \
+			exit 1; \
+		fi; \
+		echo "installing pgbouncer with apt-get"; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null; \
 	fi
 
 .PHONY: postgres
