@@ -81,12 +81,13 @@ func Inspect(ctx context.Context, q Querier, name string) (Info, error) {
 	return i, nil
 }
 
-// A MisfitError says that a slot or publication of that name exists and cannot
-// serve. The relay leaves it untouched.
+// A MisfitError says that something on the server is not as a relay needs it:
+// a slot or publication of that name exists and cannot serve, a setting or a
+// right is missing. The relay leaves it untouched and waits.
 type MisfitError struct {
 	Object  string // such as slot "orders"
-	Problem string
-	Fix     string
+	Problem string // a predicate of Object: is ..., lacks ...
+	Fix     string // the statement or setting that mends it; who is to run it stands behind --
 }
 
 // Error names the object, what is wrong with it and what to do.
@@ -151,6 +152,14 @@ func Create(ctx context.Context, q interface {
 		sql = createFailoverSQL
 	}
 	if _, err := q.Exec(ctx, sql, name); err != nil {
+		if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "53400" { // configuration_limit_exceeded
+			var full Server
+			if err := q.QueryRow(ctx, slotsSQL).Scan(&full.Slots, &full.MaxSlots); err != nil {
+				return fmt.Errorf("count the slots: %w", err)
+			}
+			full.Slots = max(full.Slots, full.MaxSlots) // there was none when we asked for one
+			return full.CheckSlots()
+		}
 		return fmt.Errorf("create slot %q: %w", name, err)
 	}
 	return nil
