@@ -46,11 +46,14 @@ func (s *session) checkGaps(ctx context.Context) error {
 	if err != nil || len(gaps) == 0 {
 		return err
 	}
-	g := gaps[0]
+	return openGap(s.cfg.Schema, gaps[0])
+}
+
+func openGap(schema string, g witness.Gap) *HaltError {
 	return &HaltError{
 		Object:  fmt.Sprintf("gap %d (%s) found at %s", g.ID, g.Kind, g.FoundAt.UTC().Format(time.RFC3339)),
 		Problem: fmt.Sprintf("is open: %d events between %s and %s may be in no stream; their rows are in the outbox table", g.Events, g.From, g.To),
 		Fix: fmt.Sprintf("look at them, send what consumers need again by other means, then let the relay go on with: UPDATE %s SET state = 'closed', ended_at = now() WHERE id = %d",
-			pgx.Identifier{s.cfg.Schema, "gap"}.Sanitize(), g.ID),
+			pgx.Identifier{schema, "gap"}.Sanitize(), g.ID),
 	}
 }

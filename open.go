@@ -61,6 +61,10 @@ func (s *session) connect(ctx context.Context) error {
 		return err
 	}
 	s.sql = &sqlConn{life: s.life, conn: conn}
+	server, err := checkServer(ctx, conn, s.cfg)
+	if err != nil {
+		return err
+	}
 	listenCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "listen")
 	if err != nil {
 		return err
@@ -78,7 +82,7 @@ func (s *session) connect(ctx context.Context) error {
 		Postgres: replicationConfig(replCfg), Slot: s.cfg.Slot, Publication: s.cfg.Publication, Silence: s.cfg.Silence,
 		Notice: s.notice,
 	})
-	return err
+	return slot.Refusal(err, slot.ForReplication, server)
 }
 
 // notice is told what the server says beside the data.
@@ -112,11 +116,7 @@ func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 	case err != nil:
 		return info, err
 	case info.WALStatus == "lost":
-		return info, &HaltError{
-			Object:  "slot " + strconv.Quote(s.cfg.Slot),
-			Problem: "is lost: PostgreSQL has removed WAL that it needed (max_slot_wal_keep_size, or a timeout), so events after LSN " + info.Confirmed.String() + " may not have been sent",
-			Fix:     "nothing is delivered until this gap is dealt with",
-		}
+		return info, lostSlot(s.cfg.Slot, info)
 	case info.Active && info.HolderPID != int(s.repl.Server().BackendPID):
 		return info, &slot.InUseError{Slot: s.cfg.Slot, PID: info.HolderPID, Application: info.HolderName}
 	}
@@ -127,8 +127,16 @@ func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 // partitions where those come under their own names.
 func (s *session) checkPublication(ctx context.Context) error {
 	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
-		if s.leaves, err = checkTables(ctx, q, s.cfg); err != nil || !s.leaves {
+		if s.leaves, err = checkTables(ctx, q, s.cfg); err != nil {
 			return err
+		}
+		for _, t := range s.cfg.Tables {
+			if _, err := checkColumns(ctx, q, s.cfg, s.router, t); err != nil {
+				return err
+			}
+		}
+		if !s.leaves {
+			return nil
 		}
 		return mapPartitions(ctx, q, s.cfg, s.router)
 	})
@@ -145,12 +153,7 @@ func (s *session) createSlot(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	missing := &HaltError{
-		Object: "slot " + strconv.Quote(s.cfg.Slot), Problem: "is missing",
-		Fix: "events since then may not have been sent; nothing is delivered until this gap is dealt with",
-	}
-	if found.Exists {
-		missing.Problem = "is missing, though this relay has confirmed LSN " + found.ConfirmedLSN.String() + " to it"
+	if missing := missingSlot(s.cfg.Slot, found); missing != nil {
 		return missing
 	}
 	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the slot is made")
@@ -164,8 +167,7 @@ func (s *session) createSlot(ctx context.Context) error {
 			return err
 		}
 		if tail.Ours {
-			missing.Problem = fmt.Sprintf("is missing, though stream %q holds events of this source up to %s", st.name, tail.Position)
-			return missing
+			return missingSlotOf(s.cfg.Slot, st.name, tail)
 		}
 	}
 	s.log.InfoContext(ctx, "first start: making the slot; this waits for the transactions that are open now")

@@ -2,6 +2,7 @@ package walrelay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"net"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
 
+	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
@@ -68,6 +70,9 @@ func openSQL(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	defer cancel()
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
+		if refused, ok := errors.AsType[*slot.MisfitError](slot.Refusal(err, slot.ForSQL, slot.Server{})); ok {
+			return nil, refused
+		}
 		return nil, fmt.Errorf("open a SQL connection: %w", err)
 	}
 	return conn, nil
