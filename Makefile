@@ -31,7 +31,7 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: compiler node postgres ## Install what the tests need: PostgreSQL, a C compiler, Node
+deps: compiler node pgbouncer postgres ## Install what the tests need: PostgreSQL, PgBouncer, a C compiler, Node
 
 # The race detector is linked by cgo.
 .PHONY: compiler
@@ -58,6 +58,19 @@ node:
 		echo "installing nodejs and npm with apt-get"; \
 		apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends nodejs npm >/dev/null; \
+	fi
+
+# A pooler that relays must not be led through.
+.PHONY: pgbouncer
+pgbouncer:
+	@if ! command -v pgbouncer >/dev/null && ! [ -x /usr/sbin/pgbouncer ]; then \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "make: some tests need PgBouncer (Debian: pgbouncer)" >&2; \
+			exit 1; \
+		fi; \
+		echo "installing pgbouncer with apt-get"; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null; \
 	fi
 
 .PHONY: postgres

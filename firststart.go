@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strconv"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -48,13 +47,13 @@ func (s *session) prepareSlot(ctx context.Context, info slot.Info) error {
 		return s.askBackfill(ctx, info)
 	case info.Exists && !lost:
 		return nil
-	case !first:
+	case lost || !first:
 		return s.replaceSlot(ctx, info, found, healAsked(jobs, 0) != nil)
 	}
 	if err := s.nothingOfOurs(ctx); err != nil {
 		return err
 	}
-	return s.makeFirstSlot(ctx, lost)
+	return s.makeFirstSlot(ctx)
 }
 
 // nothingOfOurs makes sure, before the very first slot is made, that the
@@ -72,11 +71,7 @@ func (s *session) nothingOfOurs(ctx context.Context) error {
 			return err
 		}
 		if tail.Ours {
-			return &HaltError{
-				Object:  "slot " + strconv.Quote(s.cfg.Slot),
-				Problem: fmt.Sprintf("is missing, though stream %q holds events of this source up to %s", st.name, tail.Position),
-				Fix:     "connect the database that these events came from; or, if this one continues them, run walrelay adopt --database",
-			}
+			return missingSlotOf(s.cfg.Slot, st.name, tail)
 		}
 	}
 	return nil
@@ -84,12 +79,7 @@ func (s *session) nothingOfOurs(ctx context.Context) error {
 
 // makeFirstSlot makes the slot on the very first start: when nothing was ever
 // delivered, nothing can have been missed.
-func (s *session) makeFirstSlot(ctx context.Context, lost bool) error {
-	if lost {
-		if err := s.repl.Drop(ctx); err != nil {
-			return err
-		}
-	}
+func (s *session) makeFirstSlot(ctx context.Context) error {
 	return s.makeSlot(ctx, func(snapshot string, at envelope.LSN) error {
 		s.tellUnsent(ctx)
 		s.letGo(ctx)
@@ -170,17 +160,12 @@ func (s *session) letGo(ctx context.Context) {
 // write-ahead log. What committed between is a gap, which is healed before
 // anything new is read.
 func (s *session) replaceSlot(ctx context.Context, info slot.Info, found witness.Witness, asked bool) error {
-	gap := witness.Gap{Kind: witness.GapSlot, Epoch: s.epoch, From: found.ConfirmedLSN.String()}
-	gap.Detail.How = fmt.Sprintf("slot %q is missing, though this relay has confirmed LSN %s to it", s.cfg.Slot, found.ConfirmedLSN)
-	if info.Exists {
-		gap.Detail.How = fmt.Sprintf("slot %q is lost: PostgreSQL has removed WAL that it needed (max_slot_wal_keep_size, or a timeout) behind LSN %s", s.cfg.Slot, info.Confirmed)
-	}
+	broken := brokenSlot(s.cfg.Slot, info, found)
 	if s.cfg.OnGap == GapHalt && !asked {
-		return &HaltError{
-			Object: "slot " + strconv.Quote(s.cfg.Slot), Problem: gap.Detail.How[len("slot "+strconv.Quote(s.cfg.Slot)+" "):],
-			Fix: "on_gap is halt; let it be made again, and what is missing be published, with: walrelay replay --missing",
-		}
+		return broken
 	}
+	gap := witness.Gap{Kind: witness.GapSlot, Epoch: s.epoch, From: found.ConfirmedLSN.String()}
+	gap.Detail.How = broken.Object + " " + broken.Problem
 	if _, err := s.take(ctx); err != nil {
 		return err
 	}

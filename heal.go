@@ -102,7 +102,7 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 
 // mayHeal says why a gap is not healed unasked; nil when it is.
 func (s *session) mayHeal(g *witness.Gap, found finding) error {
-	why := ""
+	var why string
 	count := fmt.Sprintf("%d events", found.missing)
 	switch {
 	case found.missing == 0:
@@ -119,19 +119,8 @@ func (s *session) mayHeal(g *witness.Gap, found finding) error {
 	default:
 		return nil
 	}
-	oldest := ""
-	if !found.oldest.IsZero() {
-		oldest = ", the oldest written at " + found.oldest.UTC().Format(time.RFC3339)
-	}
-	fix := "publish them with: walrelay replay --missing; or let them be with: walrelay replay --missing --discard"
-	if g.Kind == witness.GapNewStream {
-		fix += "; or let the stream go on from here with: walrelay adopt --stream " + g.Stream
-	}
-	return &HaltError{
-		Object:  fmt.Sprintf("gap %d (%s)", g.ID, g.Kind),
-		Problem: fmt.Sprintf("found at %s, is open: %s of source %q are in no stream%s; they are not sent unasked, since %s", g.FoundAt.UTC().Format(time.RFC3339), count, s.cfg.Source, oldest, why),
-		Fix:     fix,
-	}
+	g.Detail.Oldest = found.oldest
+	return openGap(g, count, "; they are not sent unasked, since "+why)
 }
 
 func healAsked(jobs []job.Job, gap int64) *job.Job {

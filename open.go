@@ -55,6 +55,10 @@ func (s *session) connect(ctx context.Context) error {
 		return err
 	}
 	s.sql = &sqlConn{life: s.life, conn: conn}
+	server, err := checkServer(ctx, conn, s.cfg)
+	if err != nil {
+		return err
+	}
 	listenCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "listen")
 	if err != nil {
 		return err
@@ -70,8 +74,8 @@ func (s *session) connect(ctx context.Context) error {
 		Postgres: replicationConfig(replCfg), Slot: s.cfg.Slot, Publication: s.cfg.Publication, Silence: s.cfg.Silence,
 		Notice: s.notice,
 	})
-	if err != nil {
-		return libpq.Explain(err)
+	if refused := slot.Refusal(err, slot.ForReplication, server); refused != nil {
+		return libpq.Explain(refused)
 	}
 	return s.checkSameServer(ctx)
 }
@@ -116,8 +120,16 @@ func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 // partitions where those come under their own names.
 func (s *session) checkPublication(ctx context.Context) error {
 	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
-		if s.leaves, err = checkTables(ctx, q, s.cfg); err != nil || !s.leaves {
+		if s.leaves, err = checkTables(ctx, q, s.cfg); err != nil {
 			return err
+		}
+		for _, t := range s.cfg.Tables {
+			if _, err := checkColumns(ctx, q, s.cfg, s.router, t); err != nil {
+				return err
+			}
+		}
+		if !s.leaves {
+			return nil
 		}
 		return mapPartitions(ctx, q, s.cfg, s.router)
 	})

@@ -11,7 +11,6 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
-	"github.com/nats-io/nats.go"
 
 	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
@@ -58,14 +57,9 @@ func New(cfg Config) (*Relay, error) {
 // DrainTimeout), confirms it and returns nil. It waits for whatever time or an
 // operator can mend, for ever, and names it in [Relay.Status].
 func (r *Relay) Run(ctx context.Context) error {
-	conn, err := publish.Open(ctx, publish.ConnConfig{
-		URLs:        r.cfg.NATS,
-		Options:     r.natsOptions,
-		Name:        "walrelay " + r.cfg.Source,
-		InboxPrefix: r.cfg.NATSInboxPrefix,
-		JSDomain:    r.cfg.NATSDomain,
-		Logger:      r.log,
-	})
+	nats := natsConnection(&r.cfg, "walrelay "+r.cfg.Source)
+	nats.Logger = r.log
+	conn, err := publish.Open(ctx, nats)
 	if err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -99,11 +93,9 @@ func (r *Relay) Run(ctx context.Context) error {
 	return nil
 }
 
-func (r *Relay) natsOptions() ([]nats.Option, error) {
-	if r.cfg.NATSOptions == nil {
-		return nil, nil
-	}
-	return r.cfg.NATSOptions()
+// natsConnection is how to reach NATS, for whoever is called name.
+func natsConnection(c *Config, name string) publish.ConnConfig {
+	return publish.ConnConfig{URLs: c.NATS, Options: c.NATSOptions, Name: name, InboxPrefix: c.NATSInboxPrefix, JSDomain: c.NATSDomain}
 }
 
 func (r *Relay) runSession(ctx context.Context, conn *publish.Conn) (relayed bool, err error) {

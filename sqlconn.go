@@ -2,6 +2,7 @@ package walrelay
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"maps"
 	"sync"
@@ -11,6 +12,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walrelay/walrelay/internal/libpq"
+	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
@@ -52,6 +54,9 @@ type sqlConn struct {
 func openSQL(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	conn, err := pgx.ConnectConfig(ctx, cfg)
 	if err != nil {
+		if refused, ok := errors.AsType[*slot.MisfitError](slot.Refusal(err, slot.ForSQL, slot.Server{})); ok {
+			return nil, refused
+		}
 		return nil, fmt.Errorf("open a SQL connection: %w", libpq.Explain(err))
 	}
 	return conn, nil

@@ -39,8 +39,7 @@ type stream struct {
 	started bool        // Begin was called; set before the reader runs
 	behind  atomic.Bool // its events are left to the next session
 
-	ackTimeout time.Duration
-
+	cfg    *Config
 	limits router.Limits // the reader's own, as is
 	facts  publish.StreamFacts
 }
@@ -91,7 +90,7 @@ func (s *session) makeStreams() {
 	names := s.router.Streams()
 	streams := make([]*stream, 0, len(names))
 	for _, name := range names {
-		st := &stream{name: name, Stream: s.cfg.stream(name), ackTimeout: s.cfg.AckTimeout}
+		st := &stream{name: name, Stream: s.cfg.stream(name), cfg: s.cfg}
 		cfg := publish.Config{
 			Stream: name, Source: s.cfg.Source, Window: st.Window, MaxBytes: st.InFlightBytes,
 			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Refused: s.refusedByServer, Logger: s.log,
@@ -293,10 +292,7 @@ func (st *stream) tail(ctx context.Context) (publish.Tail, error) {
 		if err != nil {
 			return tail, err
 		}
-		problems := publish.Problems(tail.Facts)
-		if st.Shared {
-			problems = publish.LaneProblems(tail.Facts, st.ackTimeout)
-		}
+		problems := streamProblems(st.cfg, st.Stream, tail.Facts)
 		if len(problems) == 0 {
 			return tail, nil
 		}

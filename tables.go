@@ -15,16 +15,24 @@ import (
 // whether partitions come under their own names.
 func checkTables(ctx context.Context, q slot.Querier, c *Config) (leaves bool, err error) {
 	for _, t := range c.Tables {
-		p, err := slot.InspectPublication(ctx, q, c.Publication, t.Schema, t.Name)
+		p, err := checkTable(ctx, q, c, t)
 		if err != nil {
 			return false, err
-		}
-		if err := p.Check(c.Publication, t.Schema, t.Name); err != nil {
-			return false, nearestTable(ctx, q, t, p, err)
 		}
 		leaves = leaves || p.Kind == "p" && !p.ViaRoot
 	}
 	return leaves, nil
+}
+
+func checkTable(ctx context.Context, q slot.Querier, c *Config, t Table) (slot.Publication, error) {
+	p, err := slot.InspectPublication(ctx, q, c.Publication, t.Schema, t.Name)
+	if err != nil {
+		return p, err
+	}
+	if err := p.Check(c.Publication, t.Schema, t.Name); err != nil {
+		return p, nearestTable(ctx, q, t, p, err)
+	}
+	return p, nil
 }
 
 // nearestTable adds the name that differs in case alone to the report of a
@@ -38,7 +46,7 @@ func nearestTable(ctx context.Context, q slot.Querier, t Table, p slot.Publicati
 	if q.QueryRow(ctx, `SELECT n.nspname, c.relname FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
 		WHERE c.relkind IN ('r', 'p') AND lower(c.relname) = lower($2) ORDER BY lower(n.nspname) <> lower($1), n.nspname, c.relname LIMIT 1`,
 		t.Schema, t.Name).Scan(&schema, &name) == nil {
-		misfit.Fix += "; there is a table " + pgx.Identifier{schema, name}.Sanitize()
+		misfit.Problem += "; there is a table " + pgx.Identifier{schema, name}.Sanitize()
 	}
 	return misfit
 }

@@ -56,6 +56,9 @@ func Verify(ctx context.Context, cfg Config, how Verification) (*VerifyReport, e
 			return nil, fmt.Errorf("options of the connection to NATS: %w", err)
 		}
 	}
+	if cfg.NATSInboxPrefix != "" {
+		opts = append(opts, nats.CustomInboxPrefix(cfg.NATSInboxPrefix))
+	}
 	nc, err := nats.Connect(cfg.NATS, append(opts, nats.Name("walrelay "+cfg.Source+" verify"), nats.MaxReconnects(-1))...)
 	if err != nil {
 		return nil, fmt.Errorf("connect to NATS: %w", err)
@@ -69,7 +72,7 @@ func Verify(ctx context.Context, cfg Config, how Verification) (*VerifyReport, e
 			}
 			return openSQL(ctx, pg)
 		},
-		NATS: nc, Source: cfg.Source, Slot: cfg.Slot, Schema: cfg.Schema, Router: routerConfig(&cfg),
+		NATS: nc, Domain: cfg.NATSDomain, Source: cfg.Source, Slot: cfg.Slot, Schema: cfg.Schema, Router: routerConfig(&cfg),
 		Since: how.Since, Retention: how.Retention, Wait: how.Wait, Bodies: how.Bodies, Show: how.Show, Progress: how.Progress,
 	})
 }

@@ -99,9 +99,7 @@ func (r *reader) grown(ctx context.Context) bool {
 	if r.routed.StreamIndex < 0 {
 		return false
 	}
-	switch r.routed.Refusal.Reason {
-	case router.ReasonTooLarge, router.ReasonHeadersTooLarge:
-	default:
+	if why := r.routed.Refusal.Reason; why != router.ReasonTooLarge && why != router.ReasonHeadersTooLarge {
 		return false
 	}
 	st := r.s.streams[r.routed.StreamIndex]

@@ -240,7 +240,7 @@ func TestA41WithoutABackfillOldRowsAreNotSent(t *testing.T) {
 	if !strings.Contains(relay.Text(), "are not sent") {
 		t.Error("the log does not tell of the rows that are not sent")
 	}
-	relay = w.Start()
+	w.Start()
 	w.Place(5)
 	w.Stored(10)
 	w.Check()

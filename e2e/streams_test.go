@@ -49,8 +49,10 @@ func holds(t *testing.T, w *fixture.World, stream string, n uint64) {
 // named, and arrives in its place.
 func TestAnEventThatNoStreamTakesDoesNotStopTheOthers(t *testing.T) {
 	t.Parallel()
-	w := fixture.New(t, fixture.Config{More: []string{"B"}, Flags: []string{"--admin", "127.0.0.1:0", "--routes",
-		`[{event_types: [orphan], stream: B, subject: "b.{event_type}"}, {}]`}})
+	w := fixture.New(t, fixture.Config{More: []string{"B"}, Flags: []string{
+		"--admin", "127.0.0.1:0", "--routes",
+		`[{event_types: [orphan], stream: B, subject: "b.{event_type}"}, {}]`,
+	}})
 	relay := w.Start()
 	addr := adminOf(t, relay.Text)
 	placeKind(w, "placed", 5)
@@ -80,8 +82,10 @@ func TestAnEventThatNoStreamTakesDoesNotStopTheOthers(t *testing.T) {
 // I1, I3: the same when the stream is there and its subjects do not fit.
 func TestAnEventThatItsStreamDoesNotCoverWaitsForItsSubject(t *testing.T) {
 	t.Parallel()
-	w := fixture.New(t, fixture.Config{More: []string{"B"}, Flags: []string{"--admin", "127.0.0.1:0", "--in-flight-bytes", "1048576",
-		"--routes", `[{event_types: [orphan, kept], stream: B, subject: "b.{event_type}"}, {}]`}})
+	w := fixture.New(t, fixture.Config{More: []string{"B"}, Flags: []string{
+		"--admin", "127.0.0.1:0", "--in-flight-bytes", "1048576",
+		"--routes", `[{event_types: [orphan, kept], stream: B, subject: "b.{event_type}"}, {}]`,
+	}})
 	makeStream(t, w, jetstream.StreamConfig{Name: "B", Subjects: []string{"b.kept"}})
 	relay := w.Start()
 	addr := adminOf(t, relay.Text)
@@ -116,8 +120,10 @@ func TestAnEventThatItsStreamDoesNotCoverWaitsForItsSubject(t *testing.T) {
 func TestSeveralStreamsWhileOneIsInTroubleAndTheRelayIsKilled(t *testing.T) {
 	t.Parallel()
 	broker := envtest.NATS(t, testenv.NATSConfig{})
-	w := fixture.New(t, fixture.Config{NATS: broker, More: []string{"B", "C"}, Flags: []string{"--ack-timeout", "1s", "--in-flight-bytes", "1048576",
-		"--routes", `[{event_types: [paid], stream: B, subject: "b.{event_type}"}, {event_types: [sent], stream: C, subject: "c.{event_type}"}, {}]`}})
+	w := fixture.New(t, fixture.Config{NATS: broker, More: []string{"B", "C"}, Flags: []string{
+		"--ack-timeout", "1s", "--in-flight-bytes", "1048576",
+		"--routes", `[{event_types: [paid], stream: B, subject: "b.{event_type}"}, {event_types: [sent], stream: C, subject: "c.{event_type}"}, {}]`,
+	}})
 	full := jetstream.StreamConfig{Name: "B", Subjects: []string{"b.>"}, MaxMsgs: 40, Discard: jetstream.DiscardNew}
 	makeStream(t, w, full)
 	relay := w.Start()

@@ -34,6 +34,7 @@ type cli struct {
 	Migrate     migrateCmd     `cmd:"" help:"Create or upgrade schema, publication and slot; --stream makes a stream."`
 	Run         runCmd         `cmd:"" help:"Relay until stopped."`
 	Status      statusCmd      `cmd:"" help:"What the relay does and what it waits for; exit code 1 if it does not deliver."`
+	Doctor      doctorCmd      `cmd:"" help:"Every prerequisite with its value, verdict and fix; changes nothing; exit code 1 if one fails."`
 	Deadletters deadlettersCmd `cmd:"" help:"Events that could not be delivered."`
 	Verify      verifyCmd      `cmd:"" help:"Compare the outbox tables with the streams; exit code 1 if anything is missing, unknown, stored twice, out of order or different."`
 	Cleanup     cleanupCmd     `cmd:"" help:"Retention, once: delete the old receipts of a consumer."`

@@ -32,7 +32,7 @@ const (
 
 func (c *verifyCmd) config() walrelay.Config {
 	cfg := walrelay.Config{
-		DatabaseURL: c.DatabaseURL, DatabasePassword: c.password(), NATS: c.NATS, NATSOptions: c.options,
+		DatabaseURL: c.DatabaseURL, DatabasePassword: c.password(), NATS: c.NATS, NATSOptions: c.options, NATSDomain: c.NATSDomain, NATSInboxPrefix: c.NATSInboxPrefix,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
 	}
 	c.into(&cfg)
@@ -82,7 +82,7 @@ func (c *verifyCmd) Run(e *env) error {
 		encoder.SetIndent("", "  ")
 		err = encoder.Encode(report)
 	} else {
-		err = printReport(e.stdout, report)
+		err = printVerification(e.stdout, report)
 	}
 	if err == nil && report.Found() {
 		return errCheckFailed
@@ -101,7 +101,7 @@ func showProgress(w io.Writer, p walrelay.VerifyProgress) {
 	_, _ = fmt.Fprintf(w, "%s%s: %d rows, %d%s messages", eraseLine, p.Phase, p.Rows, p.Messages, of)
 }
 
-func printReport(out io.Writer, r *walrelay.VerifyReport) error {
+func printVerification(out io.Writer, r *walrelay.VerifyReport) error {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	line := func(format string, args ...any) { _, _ = fmt.Fprintf(w, format+"\n", args...) } // Flush tells
 	line("snapshot\t%s, LSN %s", stamp(r.SnapshotAt), r.LSN)

@@ -141,29 +141,54 @@ func (e *APIError) NotFound() bool { return e.Code == codeStreamNotFound }
 
 // explain says what an answer of the server means for the operator of stream.
 func explain(stream string, e *APIError) string {
+	problem, fix := Trouble(stream, e)
+	if fix == "" {
+		return problem
+	}
+	return problem + "; " + fix
+}
+
+// Trouble says what an answer of the server means for stream, and what the
+// operator can do, if anything.
+func Trouble(stream string, e *APIError) (problem, fix string) {
 	switch e.Code {
 	case codeStreamNotFound:
-		return fmt.Sprintf("stream %q does not exist; create it with `walrelay migrate --stream %s`", stream, stream)
+		return fmt.Sprintf("stream %q does not exist", stream), fmt.Sprintf("create it with `walrelay migrate --stream %s`", stream)
 	case codeStoreFailed:
 		if strings.Contains(e.Description, "maximum") {
-			return fmt.Sprintf("stream %q is full: %s; purge it, raise the limit or let old messages go", stream, e.Description)
+			return fmt.Sprintf("stream %q is full: %s", stream, e.Description), "purge it, raise the limit or let old messages go"
 		}
-		return fmt.Sprintf("stream %q cannot store: %s; look at the server's disk and log", stream, e.Description)
+		return fmt.Sprintf("stream %q cannot store: %s", stream, e.Description), "look at the server's disk and log"
 	case codeAccountLimits:
-		return fmt.Sprintf("the account's JetStream limits are reached at stream %q: %s; raise them", stream, e.Description)
+		return fmt.Sprintf("the account's JetStream limits are reached at stream %q: %s", stream, e.Description), "raise them"
 	case codeInsufficient, codeStorageResources, codeMemoryResources:
-		return fmt.Sprintf("the server of stream %q lacks resources: %s", stream, e.Description)
+		return fmt.Sprintf("the server of stream %q lacks resources: %s", stream, e.Description), ""
 	case codeClusterNotAvail, codeNotLeader:
-		return fmt.Sprintf("stream %q has no leader: %s", stream, e.Description)
+		return fmt.Sprintf("stream %q has no leader: %s", stream, e.Description), ""
 	case codeOffline, codeOfflineReason:
-		return fmt.Sprintf("stream %q is offline: %s", stream, e.Description)
+		return fmt.Sprintf("stream %q is offline: %s", stream, e.Description), ""
 	case codeNotEnabled, codeNotEnabledAccount:
-		return fmt.Sprintf("JetStream not enabled: %s; enable it on the server and for the account", e.Description)
+		return "JetStream not enabled: " + e.Description, "enable it on the server and for the account"
 	case codeSealed:
-		return fmt.Sprintf("stream %q is sealed and takes no messages; name another stream", stream)
+		return fmt.Sprintf("stream %q is sealed and takes no messages", stream), "name another stream"
 	case codeOtherStream:
-		return fmt.Sprintf("another stream than %q takes the subject: %s; correct the streams' subjects", stream, e.Description)
+		return fmt.Sprintf("another stream than %q takes the subject: %s", stream, e.Description), "correct the streams' subjects"
 	default:
-		return fmt.Sprintf("stream %q refuses: %v", stream, e)
+		return fmt.Sprintf("stream %q refuses: %v", stream, e), ""
 	}
+}
+
+// Full is the answer of a stream that is full and keeps what it has, nil while
+// there is room.
+func (i StreamInfo) Full() *APIError {
+	f := i.Facts
+	switch {
+	case f.Discard != "new":
+		return nil
+	case f.MaxMsgs > 0 && i.Messages >= uint64(f.MaxMsgs):
+		return &APIError{Code: codeStoreFailed, Description: "maximum messages exceeded"}
+	case f.MaxBytes > 0 && i.Bytes >= uint64(f.MaxBytes):
+		return &APIError{Code: codeStoreFailed, Description: "maximum bytes exceeded"}
+	}
+	return nil
 }

@@ -150,7 +150,7 @@ func (f *Finding) ofRow(out *router.Routed) {
 // message reads a message from the leader; nil where it is gone meanwhile.
 func (v *verification) message(ctx context.Context, e entry, f *Finding) (*stored, error) {
 	f.Stream, f.Sequence = v.report.Streams[e.stream].Name, e.ref
-	msg, err := askMessage(ctx, v.cfg.NATS, f.Stream, e.ref, false)
+	msg, err := askMessage(ctx, v.cfg.leader(), f.Stream, e.ref, false)
 	if err != nil {
 		return nil, err
 	}

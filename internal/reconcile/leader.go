@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"github.com/nats-io/nats.go/jetstream"
 )
 
 // What a stream's leader says is asked for directly: the client's own get may be
@@ -51,10 +52,32 @@ type apiError struct {
 	Description string `json:"description"`
 }
 
-func ask(ctx context.Context, nc *nats.Conn, stream, what string, body []byte, into any) (*apiError, error) {
+// A leader asks the leaders of streams.
+type leader struct {
+	nc     *nats.Conn
+	domain string // JetStream's; empty for the default
+}
+
+func (c *Config) leader() leader { return leader{nc: c.NATS, domain: c.Domain} }
+
+func (c *Config) jetStream() (jetstream.JetStream, error) {
+	if c.Domain == "" {
+		return jetstream.New(c.NATS)
+	}
+	return jetstream.NewWithDomain(c.NATS, c.Domain)
+}
+
+func (l leader) subject(rest string) string {
+	if l.domain == "" {
+		return "$JS.API." + rest
+	}
+	return "$JS." + l.domain + ".API." + rest
+}
+
+func ask(ctx context.Context, l leader, stream, what string, body []byte, into any) (*apiError, error) {
 	ctx, cancel := context.WithTimeout(ctx, requestTimeout)
 	defer cancel()
-	m, err := nc.RequestWithContext(ctx, "$JS.API.STREAM."+what+"."+stream, body)
+	m, err := l.nc.RequestWithContext(ctx, l.subject("STREAM."+what+"."+stream), body)
 	switch {
 	case errors.Is(err, nats.ErrNoResponders):
 		return nil, errors.New("JetStream is not enabled there: enable it on the server and for the account")
@@ -72,9 +95,9 @@ func ask(ctx context.Context, nc *nats.Conn, stream, what string, body []byte, i
 	return failed.Error, nil
 }
 
-func askState(ctx context.Context, nc *nats.Conn, stream string) (streamState, error) {
+func askState(ctx context.Context, l leader, stream string) (streamState, error) {
 	var s streamState
-	failed, err := ask(ctx, nc, stream, "INFO", nil, &s)
+	failed, err := ask(ctx, l, stream, "INFO", nil, &s)
 	switch {
 	case err != nil:
 		return s, err
@@ -88,7 +111,7 @@ func askState(ctx context.Context, nc *nats.Conn, stream string) (streamState, e
 
 // askMessage reads the message at a sequence, or with next the first one from
 // there on; nil means that there is none.
-func askMessage(ctx context.Context, nc *nats.Conn, stream string, seq uint64, next bool) (*stored, error) {
+func askMessage(ctx context.Context, l leader, stream string, seq uint64, next bool) (*stored, error) {
 	request := map[string]any{"seq": seq}
 	if next {
 		request["next_by_subj"] = ">"
@@ -100,7 +123,7 @@ func askMessage(ctx context.Context, nc *nats.Conn, stream string, seq uint64, n
 	var answer struct {
 		Message stored `json:"message"`
 	}
-	failed, err := ask(ctx, nc, stream, "MSG.GET", body, &answer)
+	failed, err := ask(ctx, l, stream, "MSG.GET", body, &answer)
 	switch {
 	case err != nil:
 		return nil, err

@@ -48,7 +48,7 @@ type streamReader struct {
 
 // begin asks for the stream's end.
 func (r *streamReader) begin(ctx context.Context) (err error) {
-	if r.state, err = askState(ctx, r.v.cfg.NATS, r.report.Name); err != nil {
+	if r.state, err = askState(ctx, r.v.cfg.leader(), r.report.Name); err != nil {
 		return err
 	}
 	r.report.FirstSeq, r.report.LastSeq = r.state.State.FirstSeq, r.state.State.LastSeq
@@ -58,7 +58,7 @@ func (r *streamReader) begin(ctx context.Context) (err error) {
 // end asks what the stream has removed up to now: a consumer or time may remove
 // messages while they are read.
 func (r *streamReader) end(ctx context.Context) error {
-	now, err := askState(ctx, r.v.cfg.NATS, r.report.Name)
+	now, err := askState(ctx, r.v.cfg.leader(), r.report.Name)
 	if err != nil {
 		return err
 	}
@@ -102,7 +102,7 @@ func (r *streamReader) read(ctx context.Context, from uint64, since time.Time, t
 	} else {
 		r.last, r.from = from-1, from
 	}
-	js, err := jetstream.New(r.v.cfg.NATS)
+	js, err := r.v.cfg.jetStream()
 	if err != nil {
 		return fmt.Errorf("use JetStream: %w", err)
 	}
@@ -133,7 +133,7 @@ func (r *streamReader) read(ctx context.Context, from uint64, since time.Time, t
 func (r *streamReader) walk(ctx context.Context, from, to uint64) error {
 	r.from, r.last = from, from-1
 	for {
-		m, err := askMessage(ctx, r.v.cfg.NATS, r.report.Name, r.last+1, true)
+		m, err := askMessage(ctx, r.v.cfg.leader(), r.report.Name, r.last+1, true)
 		if err != nil {
 			return err
 		}
@@ -229,7 +229,7 @@ func (f *feed) wait(ctx context.Context) error {
 			}
 			continue
 		}
-		next, err := askMessage(ctx, f.r.v.cfg.NATS, f.r.report.Name, max(last+1, f.r.state.State.FirstSeq), true)
+		next, err := askMessage(ctx, f.r.v.cfg.leader(), f.r.report.Name, max(last+1, f.r.state.State.FirstSeq), true)
 		switch {
 		case err == nil && (next == nil || next.Seq > f.to):
 			f.stop()

@@ -28,6 +28,7 @@ type Config struct {
 	// Connect opens a connection with witness.PinSettings.
 	Connect func(context.Context) (*pgx.Conn, error)
 	NATS    *nats.Conn
+	Domain  string // JetStream's; empty for the default
 	// Source, Slot and Schema are the relay's.
 	Source, Slot, Schema string
 	// Router is the relay's own: tables, routes, form of the message.

@@ -145,6 +145,21 @@ func (r *Router) makePlan(rel *decode.Relation) (*plan, error) {
 	return p, nil
 }
 
+// CheckColumns says which column of an outbox table is not among those that
+// inserts bring along, as the first row would.
+func (r *Router) CheckColumns(schema, name string, have []string) error {
+	t := r.tables[tableKey{schema, name}]
+	if t == nil {
+		return nil
+	}
+	rel := &decode.Relation{Schema: schema, Name: name, Columns: make([]decode.Column, len(have))}
+	for i, column := range have {
+		rel.Columns[i].Name = column
+	}
+	_, err := r.makePlan(rel)
+	return err
+}
+
 func missing(t *table, rel *decode.Relation, column, field string) error {
 	have := make([]string, len(rel.Columns))
 	for i := range rel.Columns {

@@ -157,6 +157,9 @@ func (c *Conn) Create(ctx context.Context) (snapshot string, at envelope.LSN, er
 	if !stop() {
 		<-cancelled
 	}
+	if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "53400" { // configuration_limit_exceeded
+		return "", 0, c.noSlotLeft(ctx)
+	}
 	if err != nil {
 		return "", 0, fmt.Errorf("create slot %q: %w", c.cfg.Slot, errors.Join(err, context.Cause(ctx)))
 	}
@@ -164,6 +167,22 @@ func (c *Conn) Create(ctx context.Context) (snapshot string, at envelope.LSN, er
 		return "", 0, fmt.Errorf("create slot %q: consistent point %q: %w", c.cfg.Slot, result.ConsistentPoint, err)
 	}
 	return result.SnapshotName, at, nil
+}
+
+// noSlotLeft says how many there are.
+func (c *Conn) noSlotLeft(ctx context.Context) error {
+	results, err := c.pg.Exec(ctx, slotsSQL).ReadAll()
+	if err != nil || len(results) != 1 || len(results[0].Rows) != 1 {
+		return fmt.Errorf("count the slots: %w", err)
+	}
+	var full Server
+	for i, to := range []*int{&full.Slots, &full.MaxSlots} {
+		if *to, err = strconv.Atoi(string(results[0].Rows[0][i])); err != nil {
+			return fmt.Errorf("count the slots: %w", err)
+		}
+	}
+	full.Slots = max(full.Slots, full.MaxSlots) // there was none when we asked for one
+	return full.CheckSlots()
 }
 
 // Drop drops the slot. It is for one that is lost, or that has delivered

@@ -80,12 +80,13 @@ func Inspect(ctx context.Context, q Querier, name string) (Info, error) {
 	return i, nil
 }
 
-// A MisfitError says that a slot or publication of that name exists and cannot
-// serve. The relay leaves it untouched.
+// A MisfitError says that something on the server is not as a relay needs it:
+// a slot or publication of that name exists and cannot serve, a setting or a
+// right is missing. The relay leaves it untouched and waits.
 type MisfitError struct {
 	Object  string // such as slot "orders"
-	Problem string
-	Fix     string
+	Problem string // a predicate of Object: is ..., lacks ...
+	Fix     string // the statement or setting that mends it; who is to run it stands behind --
 }
 
 // Error names the object, what is wrong with it and what to do.

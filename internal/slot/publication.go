@@ -85,36 +85,80 @@ func (p Publication) Check(name, schema, table string) error {
 	case !p.Exists:
 		return &MisfitError{
 			Object: object, Problem: "does not exist",
-			Fix: "run walrelay migrate, or let the owner of the table run CREATE PUBLICATION " + quoted + " FOR TABLE " + full +
-				" WITH (publish = 'insert', publish_via_partition_root = true); it must be there before the slot is made",
+			Fix: "CREATE PUBLICATION " + quoted + " FOR TABLE " + full + " WITH (publish = 'insert', publish_via_partition_root = true); " +
+				"-- as the owner of the table, or walrelay migrate; it must be there before the slot is made",
 		}
 	case !p.TableExists:
 		return &MisfitError{Object: "table " + full, Problem: "does not exist", Fix: "run walrelay migrate, or name the right table"}
 	case p.Kind != "r" && p.Kind != "p":
 		return &MisfitError{Object: full, Problem: "is no table, or a foreign one, whose inserts are not in the write-ahead log", Fix: "name a plain or a partitioned table"}
 	case p.Unlogged:
-		return &MisfitError{Object: "table " + full, Problem: "is unlogged, so its inserts are not in the write-ahead log", Fix: "let the owner run ALTER TABLE " + full + " SET LOGGED"}
+		return &MisfitError{Object: "table " + full, Problem: "is unlogged, so its inserts are not in the write-ahead log", Fix: "ALTER TABLE " + full + " SET LOGGED; -- as its owner"}
 	case !p.Covers:
 		return &MisfitError{
 			Object: object, Problem: "does not cover table " + full,
-			Fix: "let the owner run ALTER PUBLICATION " + quoted + " ADD TABLE " + full,
+			Fix: "ALTER PUBLICATION " + quoted + " ADD TABLE " + full + asOwner,
 		}
 	case p.LeavesOnly:
 		return &MisfitError{
 			Object: object, Problem: "covers partitions of table " + full + " but not the table itself, so partitions made later would be missed",
-			Fix: "let the owner run ALTER PUBLICATION " + quoted + " ADD TABLE " + full,
+			Fix: "ALTER PUBLICATION " + quoted + " ADD TABLE " + full + asOwner,
 		}
 	case p.RowFilter != "":
 		return &MisfitError{
 			Object: object, Problem: "lets pass only those rows of table " + full + " for which " + p.RowFilter + ", so the others would never be events",
-			Fix: "let the owner run ALTER PUBLICATION " + quoted + " DROP TABLE " + full + "; ALTER PUBLICATION " + quoted + " ADD TABLE " + full +
+			Fix: "ALTER PUBLICATION " + quoted + " DROP TABLE " + full + "; ALTER PUBLICATION " + quoted + " ADD TABLE " + full + asOwner +
 				"; use a route with skip: true for events that are not to be published",
 		}
 	case !p.Insert:
 		return &MisfitError{
 			Object: object, Problem: "does not publish inserts",
-			Fix: "let the owner run ALTER PUBLICATION " + quoted + " SET (publish = 'insert')",
+			Fix: "ALTER PUBLICATION " + quoted + " SET (publish = 'insert')" + asOwner,
 		}
 	}
 	return nil
+}
+
+const asOwner = "; -- as the owner of publication and table"
+
+// CheckKey says that the publication makes the application's own updates and
+// deletes of the table fail. A relay needs neither.
+func (p Publication) CheckKey(name, schema, table string) error {
+	if p.Key || !p.Covers || !p.Update && !p.Delete {
+		return nil
+	}
+	full := pgx.Identifier{schema, table}.Sanitize()
+	return &MisfitError{
+		Object:  "publication " + strconv.Quote(name),
+		Problem: "publishes updates or deletes of table " + full + ", which has no key, so PostgreSQL refuses the updates and deletes themselves",
+		Fix:     "ALTER PUBLICATION " + pgx.Identifier{name}.Sanitize() + " SET (publish = 'insert')" + asOwner,
+	}
+}
+
+const youngerSQL = `WITH s AS (SELECT age(catalog_xmin) AS age FROM pg_replication_slots WHERE slot_name = $2 AND catalog_xmin IS NOT NULL),
+	p AS (SELECT oid, xmin FROM pg_publication WHERE pubname = $1)
+SELECT EXISTS (SELECT FROM s, (SELECT xmin FROM p
+	UNION ALL SELECT r.xmin FROM pg_publication_rel r JOIN p ON p.oid = r.prpubid
+	UNION ALL SELECT n.xmin FROM pg_publication_namespace n JOIN p ON p.oid = n.pnpubid) made WHERE age(made.xmin) <= s.age)`
+
+// CheckAge says that the publication may have been made or changed after the
+// point from which the slot still has to send: nothing in the catalogue tells
+// for certain, since the slot's catalog_xmin is that of the oldest transaction
+// which was open then. PostgreSQL decodes a change with the catalogue as it was
+// at that change.
+func CheckAge(ctx context.Context, q Querier, publication, name string) error {
+	var younger bool
+	if err := q.QueryRow(ctx, youngerSQL, publication, name).Scan(&younger); err != nil {
+		return fmt.Errorf("compare the age of publication %q with that of slot %q: %w", publication, name, err)
+	}
+	if !younger {
+		return nil
+	}
+	return &MisfitError{
+		Object: "publication " + strconv.Quote(publication),
+		Problem: "may have been made or changed after the point where slot " + strconv.Quote(name) +
+			" stands: at rows that were inserted before that, PostgreSQL up to 17 stops (\"publication does not exist\"), and 18 passes over them without a word",
+		Fix: "nothing, if no row was inserted before the publication was there: this ends when the slot has moved on; " +
+			"else the rows between slot and publication are at risk: drop the slot, make it anew, and send those rows from the table",
+	}
 }

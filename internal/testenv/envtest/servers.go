@@ -74,3 +74,14 @@ func EmbeddedNATS(tb testing.TB, cfg ...testenv.NATSConfig) *testenv.EmbeddedNAT
 	tb.Cleanup(n.Close) // before the folder goes
 	return n
 }
+
+// PgBouncer starts a pooler before a cluster for this test and gives its host
+// and port.
+func PgBouncer(tb testing.TB, cfg testenv.PgBouncerConfig) string {
+	tb.Helper()
+	addr, err := Env(tb).StartPgBouncer(tb.Context(), cfg)
+	if err != nil {
+		tb.Fatalf("start pgbouncer: %v", err)
+	}
+	return addr
+}
