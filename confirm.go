@@ -94,7 +94,7 @@ func (c *confirmer) cover(ctx context.Context, last bool) error {
 	streams, changed := c.ends()
 	switch {
 	case !changed && !last:
-		c.covered = max(c.covered, c.safe)
+		c.covered = max(c.covered, c.s.cover.limit(c.safe))
 		return nil
 	case time.Since(c.writtenAt) < witnessEvery && !last:
 		return nil
@@ -103,7 +103,7 @@ func (c *confirmer) cover(ctx context.Context, last bool) error {
 		return err
 	}
 	c.witnessed, c.writtenAt = streams, time.Now()
-	c.covered = max(c.covered, c.safe)
+	c.covered = max(c.covered, c.s.cover.limit(c.safe))
 	return nil
 }
 

@@ -45,7 +45,9 @@ func (d *brokerDoctor) look(ctx context.Context) {
 		why, _ := words(err)
 		d.add(VerdictFail, "connection", "none", why, "correct the address or what the relay shows to be let in (--nats and its companions), or start the server")
 		for _, s := range d.streams {
-			s.unknown("stream", "there is no connection to NATS")
+			// Not to know it is no better than that it is missing.
+			s.add(VerdictFail, "stream", "cannot be asked for", "there is no connection to NATS, so nobody knows whether the stream exists and fits",
+				"connect first; then, if there is none: walrelay migrate --stream "+s.Name)
 		}
 		return
 	}

@@ -219,7 +219,7 @@ func (p *patient) role(suffix, attributes string) string {
 // grant gives a role all but REPLICATION.
 func (p *patient) grant(role string) {
 	p.t.Helper()
-	p.exec("GRANT USAGE ON SCHEMA walrelay TO "+role, "GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA walrelay TO "+role)
+	p.exec("GRANT USAGE ON SCHEMA walrelay TO "+role, "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA walrelay TO "+role)
 }
 
 // replication makes a replication connection to a database.

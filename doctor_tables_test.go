@@ -160,7 +160,7 @@ func TestWithoutSELECTOnTheOutboxThereIsAWarning(t *testing.T) {
 	p.cfg.DatabaseURL = p.as(role)
 	d := p.examine()
 	d.only("rights on the schema")
-	c := d.want("rights on the schema", fail, "USAGE", "UPDATE on witness", "GRANT SELECT, INSERT, UPDATE ON")
+	c := d.want("rights on the schema", fail, "USAGE", "UPDATE on witness", "GRANT SELECT, INSERT, UPDATE, DELETE ON")
 	p.sameWords(c)
 	p.exec(c.Fix)
 	d = p.examine()

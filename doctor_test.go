@@ -126,8 +126,8 @@ func TestAnUnreachableServerIsAFailedCheckAndTheRestIsLookedAt(t *testing.T) {
 	broker := p.cfg.NATS
 	p.cfg.NATS = "nats://secret:word@127.0.0.1:1"
 	d := p.examine()
-	d.only("connection")
-	d.want("stream", unknown)
+	d.only("connection", "stream")
+	d.want("stream", fail, "nobody knows", "migrate --stream")
 	d.want("wal_level", ok)
 	if strings.Contains(d.String(), "word@") {
 		t.Errorf("the report shows a password:\n%s", d)

@@ -259,6 +259,8 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 		return err
 	}
 	st.base = dedup.Known{Created: now.Created, LastSeq: now.LastSeq, Position: now.Position, MsgID: now.MsgID, From: now.From}
+	lostBase := st.base
+	st.told.Store(&lostBase)
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
 	delete(s.r.acked, st.name)

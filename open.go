@@ -191,7 +191,8 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 			}
 		}
 		if hash := s.router.Hash(); found.Exists && found.RoutesHash != "" && found.RoutesHash != hash {
-			s.log.WarnContext(ctx, "routes or columns differ from those of the last run", slog.String("before", found.RoutesHash), slog.String("now", hash))
+			s.log.WarnContext(ctx, "tables, columns or routes differ from those of the last run",
+				slog.Any("gone", without(found.Routes, routeLines(s.cfg))), slog.Any("new", without(routeLines(s.cfg), found.Routes)))
 		}
 		return nil
 	})
@@ -209,7 +210,7 @@ func (s *session) write(ctx context.Context, confirmed envelope.LSN, streams map
 	}
 	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
 		return witness.Write(ctx, q, witness.Writing{
-			Schema: s.cfg.Schema, Source: s.cfg.Source, Session: s.id, ConfirmedLSN: confirmed, RoutesHash: s.router.Hash(), Streams: states,
+			Schema: s.cfg.Schema, Source: s.cfg.Source, Session: s.id, ConfirmedLSN: confirmed, RoutesHash: s.router.Hash(), Routes: routeLines(s.cfg), Streams: states,
 		})
 	})
 }

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -31,7 +32,9 @@ type reader struct {
 
 	tx     uint64 // the ledger's number of the open transaction
 	open   bool
-	events int // events of the open transaction that were handed to a publisher
+	sent   bool   // it has an event that goes to a stream
+	xid    uint32 // of the open transaction
+	events int    // events of the open transaction that were handed to a publisher
 	index  uint64
 	unmet  int
 
@@ -158,7 +161,7 @@ func (r *reader) begin() error {
 	if r.open {
 		return errors.New("the slot began a transaction inside another one")
 	}
-	r.open, r.events, r.index = true, 0, 0
+	r.open, r.events, r.index, r.sent, r.xid = true, 0, 0, false, r.message.XID
 	r.row.Position = envelope.Position{Epoch: r.s.epoch, Commit: r.message.CommitLSN}
 	r.row.CommittedAt = r.message.CommitTime
 	r.s.mu.Lock()
@@ -177,6 +180,9 @@ func (r *reader) commit() error {
 	}
 	r.open = false
 	s := r.s
+	if r.sent {
+		s.cover.sent(r.message.CommitLSN, r.xid)
+	}
 	s.received.Store(uint64(r.message.EndLSN))
 	s.r.count.transactions.Add(1)
 	s.mu.Lock()
@@ -204,6 +210,10 @@ func (r *reader) insert(ctx context.Context) error {
 		if err := r.route(ctx); err != nil {
 			return err
 		}
+	}
+	if r.routed.Verdict == router.Publish {
+		r.sent = true
+		s.delivered.add(r.routed.Message.MsgID)
 	}
 	if r.unmet > 0 {
 		passed, err := r.pass(ctx)
@@ -283,6 +293,15 @@ func (r *reader) pass(ctx context.Context) (stored bool, err error) {
 	}
 	for _, st := range r.s.streams {
 		if !st.met.Load() && st.mark.Met() {
+			if st.counts {
+				// Only now it is known which event stands at the end.
+				base := st.base
+				base.Position, base.MsgID = st.passed, ""
+				if stored {
+					base.Position, base.MsgID = r.row.Position, strings.Clone(r.routed.Message.MsgID)
+				}
+				st.told.Store(&base)
+			}
 			st.met.Store(true)
 			r.unmet--
 		}

@@ -43,16 +43,19 @@ func (p present) has(e *router.Event) bool {
 	return stored || dead
 }
 
+// add notes an event by its message id.
+func (p present) add(id string) { p[keyOf(id)] = struct{}{} }
+
 // present reads the streams from where they are to be looked through, and the
 // dead letters. Streams that only earlier routes had are looked through as
 // well.
 func (s *session) present(ctx context.Context, from map[string]uint64) (present, error) {
-	p := present{}
+	p := s.delivered.copy()
 	note := func(m publish.StoredMessage) error {
 		if m.Header.Get(envelope.HeaderSource) == s.cfg.Source {
-			p[keyOf(m.Header.Get(envelope.HeaderMsgID))] = struct{}{}
+			p.add(m.Header.Get(envelope.HeaderMsgID))
 			if id := m.Header.Get(envelope.HeaderEventID); id != "" {
-				p[keyOf(id)] = struct{}{}
+				p.add(id)
 			}
 		}
 		return nil
@@ -64,11 +67,7 @@ func (s *session) present(ctx context.Context, from map[string]uint64) (present,
 			return nil, fmt.Errorf("look through stream %q: %w", st.name, err)
 		}
 	}
-	var earlier witness.Witness
-	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		if earlier, err = witness.Read(ctx, conn, s.cfg.Schema, s.cfg.Source); err != nil {
-			return err
-		}
+	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		rows, err := conn.Query(ctx, `SELECT "table", event_id FROM `+pgx.Identifier{s.cfg.Schema, "dead_letter"}.Sanitize()+`
 			WHERE source = $1 AND event_id IS NOT NULL`, s.cfg.Source)
 		if err != nil {
@@ -84,7 +83,16 @@ func (s *session) present(ctx context.Context, from map[string]uint64) (present,
 	if err != nil {
 		return nil, fmt.Errorf("look through the dead letters: %w", err)
 	}
-	for name := range earlier.Streams {
+	// Streams that only earlier routes had: the last proof and the witness, as
+	// this session found it, name them.
+	earlier := map[string]bool{}
+	for name := range from {
+		earlier[name] = true
+	}
+	for name := range s.taken {
+		earlier[name] = true
+	}
+	for name := range earlier {
 		if looked[name] {
 			continue
 		}
@@ -277,7 +285,7 @@ func (r *repair) publish(ctx context.Context, routed *router.Routed) error {
 	m := &routed.Message
 	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &publish.Message{
 		Subject: m.Subject, Headers: m.Headers[1:], Body: m.Body, MsgID: m.MsgID, Table: routed.Event.Table, Key: aggregateKey(&routed.Event),
-	}, publish.Aside{Origin: r.origin, Late: r.late})
+	}, publish.Aside{Origin: r.origin, Late: r.late, Once: true})
 }
 
 func (r *repair) add(to *int64, n int64) {

@@ -148,6 +148,46 @@ func routerConfig(c *Config) router.Config {
 	return cfg
 }
 
+// routeLines describes tables and routes to people, a line each.
+func routeLines(c *Config) []string {
+	var lines []string
+	for _, t := range c.Tables {
+		cols := router.Columns(t.Columns).Effective()
+		line := fmt.Sprintf("table %s.%s: id %s, aggregate %s/%s, type %s, payload %s", t.Schema, t.Name, cols.ID, cols.AggregateType, cols.AggregateID, cols.EventType, cols.Payload)
+		if cols.Headers != "" {
+			line += ", headers " + cols.Headers
+		}
+		further := make([]string, 0, len(cols.Extra))
+		for _, column := range slices.Sorted(maps.Keys(cols.Extra)) {
+			further = append(further, column+" as "+cols.Extra[column])
+		}
+		if len(further) > 0 {
+			line += ", " + strings.Join(further, ", ")
+		}
+		lines = append(lines, line)
+	}
+	for i, rt := range c.Routes {
+		what := "all events"
+		if len(rt.EventTypes) > 0 {
+			what = strings.Join(rt.EventTypes, ", ")
+		}
+		line := fmt.Sprintf("route %d: %s of %s to stream %s, subject %s", i+1, what, or(rt.Table, "any table"), rt.Stream, or(rt.Subject, router.DefaultSubject))
+		if rt.Skip {
+			line = fmt.Sprintf("route %d: %s of %s are skipped", i+1, what, or(rt.Table, "any table"))
+		}
+		if len(rt.Headers) > 0 {
+			line += ", headers " + strings.Join(slices.Sorted(maps.Keys(rt.Headers)), ", ")
+		}
+		lines = append(lines, line)
+	}
+	return append(lines, fmt.Sprintf("form: lean %v, CloudEvents %v", c.Lean, c.CloudEvents))
+}
+
+// without gives the lines that are not among others.
+func without(lines, others []string) []string {
+	return slices.DeleteFunc(slices.Clone(lines), func(l string) bool { return slices.Contains(others, l) })
+}
+
 // routeProblems gives the problems of tables and routes in the terms of
 // Config.
 func routeProblems(c *Config) error {

@@ -63,6 +63,8 @@ type session struct {
 	held       pgx.Tx                 // sees exactly what a slot made in this session will not send; nil: none was made
 	backfillOf string                 // its snapshot
 	backfillAt envelope.LSN
+	cover      cover
+	delivered  delivery
 	gapOpen    atomic.Bool // nothing is proven while a gap is open
 	repairs    uint64      // guarded by mu, as is repairing
 	repairing  map[uint64]*repair

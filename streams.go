@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"sync/atomic"
 	"time"
 
@@ -30,12 +31,14 @@ type stream struct {
 	pub  publish.Publisher
 	mark mark // what it holds already of what the slot sends again; the reader's own
 	met  atomic.Bool
-	base dedup.Known   // the stream's end at the start
-	from atomic.Uint64 // of a shared stream, see dedup.Known
+	base dedup.Known                 // the stream's end at the start
+	told atomic.Pointer[dedup.Known] // the same as the witness may have it
+	from atomic.Uint64               // of a shared stream, see dedup.Known
 	// passed is the last event of the stream that was passed over; the
 	// reader's own.
 	passed envelope.Position
 
+	counts  bool        // its last message is gone: the mark counts from what the witness has
 	started bool        // Begin was called; set before the reader runs
 	behind  atomic.Bool // its events are left to the next session
 
@@ -63,12 +66,16 @@ func (st *stream) mechanism() string {
 	return "chain"
 }
 
-// stored is what the stream is known to hold.
+// stored is what the stream is known to hold, for the witness: how many messages
+// and up to which event. Both must belong together, since a later start counts by
+// their difference; so as long as the mark is not met it stays what it was.
 func (st *stream) stored() dedup.Known {
-	known := st.base
-	s := st.pub.Status()
-	if s.LastSeq > known.LastSeq {
-		known.LastSeq, known.Position, known.MsgID = s.LastSeq, s.Position, s.MsgID
+	known := *st.told.Load()
+	if s := st.pub.Status(); st.met.Load() && s.LastSeq > known.LastSeq {
+		known.LastSeq, known.MsgID = s.LastSeq, s.MsgID
+		if !s.Position.IsZero() {
+			known.Position = s.Position
+		}
 	}
 	known.From = max(known.From, st.from.Load())
 	return known
@@ -103,6 +110,7 @@ func (s *session) makeStreams() {
 		} else {
 			st.pub = publish.New(s.nats, cfg)
 		}
+		st.told.Store(&dedup.Known{}) // nothing is known before start
 		streams = append(streams, st)
 	}
 	s.mu.Lock()
@@ -135,6 +143,8 @@ func (s *session) start(ctx context.Context) error {
 	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch}
 	for _, st := range s.streams {
 		st.base = s.known(st.name, witness[st.name])
+		before := st.base
+		st.told.Store(&before)
 	}
 	tails, err := s.tails(ctx)
 	if err != nil {
@@ -153,6 +163,10 @@ func (s *session) start(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
+		if st.mark.Met() || !st.counts {
+			base := st.base
+			st.told.Store(&base)
+		}
 		st.met.Store(st.mark.Met())
 		unmet = unmet || !st.mark.Met()
 		s.log.InfoContext(ctx, "stream goes on", slog.String("stream", st.name), slog.Uint64("last_seq", st.base.LastSeq),
@@ -164,11 +178,15 @@ func (s *session) start(ctx context.Context) error {
 		s.ledger.Hold()
 		s.mu.Unlock()
 	}
+	if slices.ContainsFunc(s.streams, func(st *stream) bool { return st.started && fleeting(st.facts) }) {
+		s.cover.begin(true)
+		s.delivered.begin()
+	}
 	// From where lanes are to be read again must be known before they hold
 	// anything.
 	streams := make(map[string]dedup.Known, len(s.streams))
 	for _, st := range s.streams {
-		streams[st.name] = st.base
+		streams[st.name] = st.stored()
 	}
 	return s.write(ctx, 0, streams)
 }
@@ -213,6 +231,7 @@ func (s *session) beginChain(st *stream, tail *publish.Tail, at dedup.Slot) erro
 	st.base = dedup.Known{Created: tail.Created, LastSeq: tail.LastSeq, Position: mark.Position(), MsgID: tail.MsgID}
 	if tail.Gone {
 		st.base.MsgID = known.MsgID
+		st.counts = true
 	}
 	tail.Position = mark.Position()
 	return nil

@@ -18,7 +18,7 @@ import (
 // leastPrivileges lets a role do what a relay does with PostgreSQL.
 const leastPrivileges = `CREATE ROLE %[1]s LOGIN REPLICATION;
 	GRANT USAGE ON SCHEMA walrelay TO %[1]s;
-	GRANT SELECT, INSERT, UPDATE ON ALL TABLES IN SCHEMA walrelay TO %[1]s;
+	GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA walrelay TO %[1]s;
 	GRANT USAGE ON ALL SEQUENCES IN SCHEMA walrelay TO %[1]s`
 
 // identity is what a relay shows of itself and trusts, in files that are
@@ -205,6 +205,6 @@ func TestA14AStandbyFirstInTheListIsPassedOver(t *testing.T) {
 	}
 	// Alone it is named for what it is.
 	alone := w.Start("--database-url", standby.URL("shop"))
-	awaitReadiness(t, adminOf(t, alone.Text), http.StatusServiceUnavailable, "leads to a standby")
+	awaitReadiness(t, adminOf(t, alone.Text), http.StatusServiceUnavailable, "is a standby")
 	alone.Stop(fixture.Patience)
 }

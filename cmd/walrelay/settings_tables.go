@@ -71,6 +71,7 @@ type tableList struct{ list []walrelay.Table }
 
 // UnmarshalText reads YAML or JSON.
 func (l *tableList) UnmarshalText(text []byte) error {
+	l.list = nil // a repeated flag beats the one before
 	return readList(text, func(fields *shape) error {
 		var t walrelay.Table
 		var name, preset string
@@ -133,6 +134,7 @@ type routeList struct{ list []walrelay.Route }
 
 // UnmarshalText reads YAML or JSON.
 func (l *routeList) UnmarshalText(text []byte) error {
+	l.list = nil // a repeated flag beats the one before
 	return readList(text, func(fields *shape) error {
 		rt := walrelay.Route{Headers: map[string]string{}}
 		var name string
@@ -165,6 +167,7 @@ type streamList struct{ list []walrelay.Stream }
 
 // UnmarshalText reads YAML or JSON.
 func (l *streamList) UnmarshalText(text []byte) error {
+	l.list = nil // a repeated flag beats the one before
 	return readList(text, func(fields *shape) error {
 		var st walrelay.Stream
 		fields.text("name", &st.Name)

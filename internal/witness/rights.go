@@ -13,8 +13,10 @@ import (
 var needs = map[string][]string{
 	"witness":     {"SELECT", "INSERT", "UPDATE"},
 	"epoch":       {"SELECT", "INSERT"},
-	"gap":         {"SELECT", "INSERT"},
-	"dead_letter": {"SELECT", "INSERT"},
+	"proven":      {"SELECT", "INSERT", "DELETE"},
+	"job":         {"SELECT", "INSERT", "UPDATE"},
+	"gap":         {"SELECT", "INSERT", "UPDATE"},
+	"dead_letter": {"SELECT", "INSERT", "UPDATE"},
 }
 
 // A RightsError says what the role may not do with our tables.
@@ -34,7 +36,7 @@ func (e *RightsError) Fix() string {
 	for _, name := range []string{"witness", "epoch", "proven", "job", "gap", "dead_letter"} {
 		tables = append(tables, table(e.Schema, name))
 	}
-	return "GRANT USAGE ON SCHEMA " + quoted(e.Schema) + " TO " + quoted(e.User) + "; GRANT SELECT, INSERT, UPDATE ON " + strings.Join(tables, ", ") +
+	return "GRANT USAGE ON SCHEMA " + quoted(e.Schema) + " TO " + quoted(e.User) + "; GRANT SELECT, INSERT, UPDATE, DELETE ON " + strings.Join(tables, ", ") +
 		" TO " + quoted(e.User) + "; -- as the owner of walrelay's tables"
 }
 
@@ -48,7 +50,8 @@ func quoted(name string) string { return pgx.Identifier{name}.Sanitize() }
 func CheckRights(ctx context.Context, q Querier, schema string) error {
 	rows, err := q.Query(ctx, `SELECT c.relname::text, current_user::text, has_schema_privilege(n.oid, 'USAGE'),
 			array_remove(ARRAY[CASE WHEN NOT has_table_privilege(c.oid, 'SELECT') THEN 'SELECT' END,
-				CASE WHEN NOT has_table_privilege(c.oid, 'INSERT') THEN 'INSERT' END, CASE WHEN NOT has_table_privilege(c.oid, 'UPDATE') THEN 'UPDATE' END], NULL)
+				CASE WHEN NOT has_table_privilege(c.oid, 'INSERT') THEN 'INSERT' END, CASE WHEN NOT has_table_privilege(c.oid, 'UPDATE') THEN 'UPDATE' END,
+				CASE WHEN NOT has_table_privilege(c.oid, 'DELETE') THEN 'DELETE' END], NULL)
 		FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace WHERE n.nspname = $1 AND c.relkind IN ('r', 'p') ORDER BY 1`, schema)
 	if err != nil {
 		return fmt.Errorf("ask for the rights in schema %q: %w", schema, err)
@@ -71,7 +74,7 @@ func CheckRights(ctx context.Context, q Querier, schema string) error {
 	if err != nil {
 		return fmt.Errorf("ask for the rights in schema %q: %w", schema, err)
 	}
-	for _, name := range []string{"witness", "epoch", "gap", "dead_letter"} {
+	for _, name := range []string{"witness", "epoch", "proven", "job", "gap", "dead_letter"} {
 		if !seen[name] {
 			return &MissingError{Schema: schema, Err: fmt.Errorf("there is no table %s", table(schema, name))}
 		}

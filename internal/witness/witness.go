@@ -78,6 +78,7 @@ type Witness struct {
 	Epoch        uint32
 	ConfirmedLSN envelope.LSN
 	RoutesHash   string
+	Routes       []string // a line each, for people
 	Streams      map[string]StreamState
 	Host         string
 	PID          int
@@ -99,9 +100,9 @@ func read(ctx context.Context, q Querier, schema, source, lock string) (Witness,
 	var streams []byte
 	var session string
 	var paused *time.Time
-	err := q.QueryRow(ctx, `SELECT slot, session::text, epoch, confirmed_lsn::text, routes_hash, streams, host, pid, paused_at, updated_at
+	err := q.QueryRow(ctx, `SELECT slot, session::text, epoch, confirmed_lsn::text, routes_hash, routes, streams, host, pid, paused_at, updated_at
 		FROM `+table(schema, "witness")+` WHERE source = $1`+lock, source).
-		Scan(&w.Slot, &session, &w.Epoch, &confirmed, &w.RoutesHash, &streams, &w.Host, &w.PID, &paused, &w.UpdatedAt)
+		Scan(&w.Slot, &session, &w.Epoch, &confirmed, &w.RoutesHash, &w.Routes, &streams, &w.Host, &w.PID, &paused, &w.UpdatedAt)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Witness{}, nil
 	}
@@ -163,6 +164,7 @@ type Writing struct {
 	Session        uuid.UUID
 	ConfirmedLSN   envelope.LSN
 	RoutesHash     string
+	Routes         []string
 	Streams        map[string]StreamState
 }
 
@@ -180,8 +182,8 @@ func Write(ctx context.Context, conn *pgx.Conn, w Writing) error {
 			return err
 		}
 		tag, err := tx.Exec(ctx, `UPDATE `+table(w.Schema, "witness")+`
-			SET confirmed_lsn = greatest(confirmed_lsn, $3::text::pg_lsn), routes_hash = $4, streams = $5, updated_at = clock_timestamp()
-			WHERE source = $1 AND session = $2`, w.Source, w.Session, w.ConfirmedLSN.String(), w.RoutesHash, streams)
+			SET confirmed_lsn = greatest(confirmed_lsn, $3::text::pg_lsn), routes_hash = $4, routes = coalesce($6::text[], '{}'), streams = $5, updated_at = clock_timestamp()
+			WHERE source = $1 AND session = $2`, w.Source, w.Session, w.ConfirmedLSN.String(), w.RoutesHash, streams, w.Routes)
 		if err == nil && tag.RowsAffected() == 0 {
 			return ErrSessionLost
 		}
