@@ -364,6 +364,9 @@ func (r *reader) publish(ctx context.Context) error {
 	// The publisher writes the id itself; it stands first among the headers.
 	routed := &r.routed.Message
 	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table}
+	if st.Shared {
+		m.Key = aggregateKey(&r.routed.Event)
+	}
 	err := st.pub.Send(ctx, r.tx, r.row.Position, &m)
 	if errors.Is(err, publish.ErrNoRoom) {
 		r.events--
