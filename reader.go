@@ -9,7 +9,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/decode"
 	"github.com/walrelay/walrelay/internal/dedup"
@@ -104,7 +103,7 @@ func (r *reader) heal(ctx context.Context) error {
 
 func (r *reader) take(ctx context.Context) error {
 	if r.frame.Data == nil {
-		return r.keepalive()
+		return r.keepalive(ctx)
 	}
 	if err := r.decoder.Decode(r.frame.Data, &r.message); err != nil {
 		return &HaltError{
@@ -132,7 +131,7 @@ func (r *reader) take(ctx context.Context) error {
 	return nil
 }
 
-func (r *reader) keepalive() error {
+func (r *reader) keepalive(ctx context.Context) error {
 	s := r.s
 	s.received.Store(max(s.received.Load(), uint64(r.frame.WALEnd)))
 	if r.unmet > 0 {
@@ -140,6 +139,10 @@ func (r *reader) keepalive() error {
 			if err := st.mark.Reached(r.frame.WALEnd); err != nil {
 				return named(st.name, err)
 			}
+		}
+		r.meet()
+		if err := r.heal(ctx); err != nil {
+			return err
 		}
 	}
 	s.mu.Lock()
@@ -159,7 +162,7 @@ func (r *reader) begin() error {
 		return errors.New("the slot began a transaction inside another one")
 	}
 	r.open, r.events, r.index = true, 0, 0
-	r.row.Position = envelope.Position{Epoch: r.s.epoch, Commit: r.message.CommitLSN}
+	r.row.Position = r.s.position(r.message.CommitLSN)
 	r.row.CommittedAt = r.message.CommitTime
 	r.s.mu.Lock()
 	r.tx = r.s.ledger.Begin()
@@ -281,6 +284,12 @@ func (r *reader) pass(ctx context.Context) (stored bool, err error) {
 			return false, err
 		}
 	}
+	r.meet()
+	return stored, nil
+}
+
+// meet sees which marks are met by now.
+func (r *reader) meet() {
 	for _, st := range r.s.streams {
 		if !st.met.Load() && st.mark.Met() {
 			st.met.Store(true)
@@ -292,7 +301,6 @@ func (r *reader) pass(ctx context.Context) (stored bool, err error) {
 		r.s.ledger.Release()
 		r.s.mu.Unlock()
 	}
-	return stored, nil
 }
 
 // limit follows a server that takes larger messages than before. One that takes
