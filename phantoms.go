@@ -95,7 +95,7 @@ func (s *session) listSeen(ctx context.Context, st *stream, seen map[envelope.Po
 // newest first.
 func (s *session) fewPhantoms(st *stream, found []phantom, at dedup.Slot) error {
 	newest, oldest := found[0], found[len(found)-1]
-	reason := ""
+	var reason string
 	switch {
 	case len(found) > s.cfg.HealLimit:
 		reason = fmt.Sprintf("it lacks more than %d of the stream's events, the heal_limit", s.cfg.HealLimit)

@@ -8,6 +8,7 @@ import (
 	"testing"
 
 	"github.com/walrelay/walrelay/e2e/fixture"
+	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/testenv"
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
@@ -322,5 +323,51 @@ func TestAnOldPrimaryThatIsStillUpIsPassedOver(t *testing.T) {
 	after.Place(5)
 	after.Stored(15)
 	after.Check()
+	relay.Stop(fixture.Patience)
+}
+
+// I1, I2, I5: nothing of the stream is left to be met, and nothing new comes:
+// the switch point alone tells where to go on.
+func TestAPromotedDatabaseGoesOnBehindAStreamThatIsPurged(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, nil, true)
+	relay := p.Start(p.both...)
+	p.Place(10)
+	p.Stored(10)
+	p.awaitCopy(t, true)
+	p.Place(10)
+	if err := p.standby.Follows(t.Context(), p.primary); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.proxy.Hold(testenv.Downstream); err != nil {
+		t.Fatal(err)
+	}
+	p.Place(10)
+	p.Stored(30)
+	relay.Kill()
+	after := p.fail(t)
+	stream, err := p.JetStream.Stream(t.Context(), p.StreamName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	relay = after.Start()
+	end, err := envelope.ParseLSN(fixture.Value[string](after, "SELECT pg_current_wal_insert_lsn()::text"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	envtest.Eventually(t, fixture.Patience, func() error {
+		if now, err := after.Confirmed(t.Context()); err != nil || now < end {
+			return fmt.Errorf("the confirmed LSN is %s, want at least %s (%w)", now, end, err)
+		}
+		return nil
+	})
+	after.Place(3)
+	after.AwaitRecorded(33)
+	if messages, err := after.Messages(t.Context()); err != nil || len(messages) != 3 || messages[0].Position.Epoch != 2 {
+		t.Errorf("the stream holds %d messages (%v), want the three of the new epoch", len(messages), err)
+	}
 	relay.Stop(fixture.Patience)
 }
