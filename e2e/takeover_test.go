@@ -83,7 +83,7 @@ func TestASecondRelayIsAStandbyAndTakesOverFromOneThatIsKilledOrStopped(t *testi
 			active.Stop(fixture.Patience)
 		}
 		standby.Await("relaying", fixture.Patience)
-		took(t, "the takeover", began, 10*time.Second)
+		took(t, "the takeover", began, 5*time.Second)
 		active = standby
 		more(t, load, 30)
 	}
