@@ -31,9 +31,6 @@ type seenEvent struct {
 // epoch, are known to be stored or recorded; seen may leave them out. Those that
 // the database never had are passed over. An error is a *RewoundError.
 func NewSeen(stream string, seen map[envelope.Position]string, settled envelope.Position, slot Slot) (*Seen, error) {
-	if slot.Never(settled) {
-		settled = slot.end(settled.Epoch)
-	}
 	s := &Seen{stream: stream, settled: settled, epoch: slot.Epoch}
 	for pos, id := range seen {
 		if reason := beyond(pos, slot); reason != "" {

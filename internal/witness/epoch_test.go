@@ -69,8 +69,8 @@ func TestACommitBelowTheSwitchPointKeepsItsEpoch(t *testing.T) {
 	t.Parallel()
 	epochs := []witness.Epoch{
 		{Number: 1, SystemID: "70", Timeline: 1, FirstLSN: 0x100},
-		{Number: 2, SystemID: "71", Timeline: 1, FirstLSN: 0x900}, // another cluster: adopted
-		{Number: 3, SystemID: "71", Timeline: 2, FirstLSN: 0x1000},
+		{Number: 2, SystemID: "71", Timeline: 2, FirstLSN: 0x900}, // another cluster: adopted
+		{Number: 3, SystemID: "71", Timeline: 3, FirstLSN: 0x1000},
 		{Number: 4, SystemID: "71", Timeline: 4, FirstLSN: 0x2000},
 	}
 	for lsn, want := range map[envelope.LSN]uint32{0x50: 2, 0xFFF: 2, 0x1000: 3, 0x1FFF: 3, 0x2000: 4, 0x9000: 4} {
