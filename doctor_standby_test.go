@@ -27,7 +27,7 @@ func TestA38DoctorLooksAtWhatStandbysKeepOfTheSlot(t *testing.T) {
 	envtest.Eventually(t, patience, func() error {
 		var n int
 		if err := p.conn.QueryRow(t.Context(), "SELECT count(*) FROM pg_replication_slots WHERE slot_name = 'standby' AND active").Scan(&n); err != nil || n != 1 {
-			return fmt.Errorf("%d standbys stream (%w)", n, err)
+			return fmt.Errorf("%d standbys stream (%v)", n, err) //nolint:errorlint // may be nil
 		}
 		return nil
 	})

@@ -360,7 +360,7 @@ func TestAPromotedDatabaseGoesOnBehindAStreamThatIsPurged(t *testing.T) {
 	}
 	envtest.Eventually(t, fixture.Patience, func() error {
 		if now, err := after.Confirmed(t.Context()); err != nil || now < end {
-			return fmt.Errorf("the confirmed LSN is %s, want at least %s (%w)", now, end, err)
+			return fmt.Errorf("the confirmed LSN is %s, want at least %s (%v)", now, end, err) //nolint:errorlint // may be nil
 		}
 		return nil
 	})
