@@ -113,7 +113,7 @@ func (c *confirmer) ends() (streams map[string]dedup.Known, changed bool) {
 	streams = make(map[string]dedup.Known, len(c.s.streams))
 	for _, st := range c.s.streams {
 		if lanes, ok := st.pub.(*publish.Lanes); ok && st.started && c.safe > 0 {
-			st.from.Store(max(st.from.Load(), lanes.Floor(envelope.Position{Epoch: c.s.epoch, Commit: c.safe})))
+			st.from.Store(max(st.from.Load(), lanes.Floor(c.s.position(c.safe))))
 		}
 		known := st.stored()
 		streams[st.name] = known

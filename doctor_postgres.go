@@ -58,6 +58,7 @@ func (d *databaseDoctor) look(ctx context.Context) {
 	}
 	d.lookAtSlot(sqlCtx)
 	d.lookAtOthers(sqlCtx)
+	d.lookAtStandbys(sqlCtx)
 	d.lookAtSettings()
 	d.lookAtHistory(sqlCtx)
 }

@@ -47,7 +47,7 @@ func (d *databaseDoctor) lookAtSlot(ctx context.Context) {
 		value = fmt.Sprintf("held by pid %d (%s), confirmed LSN %v", info.HolderPID, or(info.HolderName, "without a name"), info.Confirmed)
 	}
 	if info.Active && !strings.HasPrefix(info.HolderName, "walrelay "+d.cfg.Source+" ") {
-		err := &slot.InUseError{Slot: d.cfg.Slot, PID: info.HolderPID, Application: info.HolderName}
+		err := &slot.InUseError{Slot: d.cfg.Slot, PID: info.HolderPID, Application: info.HolderName, Since: info.HolderSince}
 		d.warn(name, value, err.Error(), "if it is no relay of this source, give each its own slot (--slot)")
 	} else {
 		d.ok(name, value, "the server keeps what the relay has not confirmed")

@@ -248,7 +248,7 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 		gap.Detail.From[st.name] = min(from, again.LastSeq)
 	}
 	known := markTail(again)
-	now := witness.StreamState{Created: again.Created, LastSeq: again.LastSeq, Position: known.Position, MsgID: known.MsgID, At: time.Now().UTC()}
+	now := witness.StreamState{Created: again.Created, LastSeq: again.LastSeq, Position: known.Position, MsgID: known.MsgID, At: time.Now().UTC(), Epoch: s.epoch}
 	if st.Shared {
 		now.From = min(st.base.From, again.LastSeq)
 	}
@@ -258,7 +258,7 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 	if err != nil {
 		return err
 	}
-	st.base = dedup.Known{Created: now.Created, LastSeq: now.LastSeq, Position: now.Position, MsgID: now.MsgID, From: now.From}
+	st.base = dedup.Known{Created: now.Created, LastSeq: now.LastSeq, Position: now.Position, MsgID: now.MsgID, From: now.From, Epoch: now.Epoch}
 	lostBase := st.base
 	st.told.Store(&lostBase)
 	s.r.mu.Lock()

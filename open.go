@@ -50,6 +50,7 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.r.turn(sqlCfg)
 	conn, err := openSQL(ctx, sqlCfg)
 	if err != nil {
 		return err
@@ -63,6 +64,7 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.r.turn(listenCfg)
 	if s.listen, err = openSQL(ctx, listenCfg); err != nil {
 		return err
 	}
@@ -70,6 +72,7 @@ func (s *session) connect(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.r.turn(replCfg)
 	s.repl, err = slot.Connect(ctx, slot.Config{
 		Postgres: replicationConfig(replCfg), Slot: s.cfg.Slot, Publication: s.cfg.Publication, Silence: s.cfg.Silence,
 		Notice: s.notice,
@@ -111,7 +114,7 @@ func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 	case err != nil:
 		return info, err
 	case info.Active && info.HolderPID != int(s.repl.Server().BackendPID):
-		return info, &slot.InUseError{Slot: s.cfg.Slot, PID: info.HolderPID, Application: info.HolderName}
+		return info, &slot.InUseError{Slot: s.cfg.Slot, PID: info.HolderPID, Application: info.HolderName, Since: info.HolderSince}
 	}
 	return info, nil
 }
@@ -149,16 +152,18 @@ func (s *session) judgeHistory(ctx context.Context) error {
 		switch judgement {
 		case witness.First:
 			server := s.repl.Server()
-			s.epoch = 1
 			first := witness.Epoch{Number: 1, SystemID: server.SystemID, Timeline: server.Timeline, FirstLSN: server.WALEnd}
+			s.epoch, s.epochs = 1, []witness.Epoch{first}
 			return witness.BeginEpoch(ctx, q, s.cfg.Schema, s.cfg.Source, first, "first start", s.id.String())
 		case witness.Promoted:
-			return &HaltError{
-				Object: "the database", Problem: fmt.Sprintf("was promoted: timeline %d began at LSN %v", s.repl.Server().Timeline, switchAt),
-				Fix: "going on after a promotion is not supported yet; nothing is delivered",
-			}
+			// It is written when the session is, which needs the slot.
+			server, last := s.repl.Server(), epochs[len(epochs)-1]
+			s.begins = &witness.Epoch{Number: last.Number + 1, SystemID: server.SystemID, Timeline: server.Timeline, FirstLSN: switchAt}
+			s.epoch, s.epochs = s.begins.Number, append(epochs, *s.begins)
+			s.log.WarnContext(ctx, "the database was promoted: a new epoch begins where its timeline does", slog.Uint64("epoch", uint64(s.epoch)),
+				slog.Uint64("timeline", uint64(server.Timeline)), slog.String("switch_point", switchAt.String()))
 		case witness.Same:
-			s.epoch = epochs[len(epochs)-1].Number
+			s.epoch, s.epochs = epochs[len(epochs)-1].Number, epochs
 		}
 		return nil
 	})
@@ -167,6 +172,11 @@ func (s *session) judgeHistory(ctx context.Context) error {
 func (s *session) identity() witness.Identity {
 	server := s.repl.Server()
 	return witness.Identity{SystemID: server.SystemID, Timeline: server.Timeline, WALEnd: server.WALEnd, History: server.TimelineHistory}
+}
+
+// position is the first one of a commit LSN, in the epoch that it belongs to.
+func (s *session) position(commit envelope.LSN) envelope.Position {
+	return envelope.Position{Epoch: witness.EpochOf(s.epochs, commit), Commit: commit}
 }
 
 // take writes this session into the witness, so that an earlier one can write
@@ -179,15 +189,16 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 	known := map[string]dedup.Known{}
 	err := s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
 		found, err := witness.Take(ctx, q, witness.Taking{
-			Schema: s.cfg.Schema, Source: s.cfg.Source, Slot: s.cfg.Slot, Session: s.id, Identity: s.identity(), Epoch: s.epoch, Host: host, PID: os.Getpid(),
+			Schema: s.cfg.Schema, Source: s.cfg.Source, Slot: s.cfg.Slot, Session: s.id, Identity: s.identity(), Epoch: s.epoch, Begins: s.begins, Host: host, PID: os.Getpid(),
 		})
 		if err != nil {
 			return err
 		}
 		for name, st := range found.Streams {
 			known[name] = dedup.Known{
-				Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID, From: st.From,
-				Settled: envelope.Position{Epoch: found.Epoch, Commit: found.ConfirmedLSN},
+				Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID, From: st.From, Epoch: st.Epoch,
+				// What this database remembers it also had.
+				Settled: s.position(found.ConfirmedLSN),
 			}
 		}
 		if hash := s.router.Hash(); found.Exists && found.RoutesHash != "" && found.RoutesHash != hash {
@@ -197,7 +208,7 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 		return nil
 	})
 	if err == nil {
-		s.taken = known
+		s.taken, s.begins = known, nil
 	}
 	return known, err
 }
@@ -206,7 +217,7 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 func (s *session) write(ctx context.Context, confirmed envelope.LSN, streams map[string]dedup.Known) error {
 	states, now := make(map[string]witness.StreamState, len(streams)), time.Now().UTC()
 	for name, k := range streams {
-		states[name] = witness.StreamState{At: now, Created: k.Created, LastSeq: k.LastSeq, Position: k.Position, MsgID: k.MsgID, From: k.From}
+		states[name] = witness.StreamState{At: now, Created: k.Created, LastSeq: k.LastSeq, Position: k.Position, MsgID: k.MsgID, From: k.From, Epoch: s.epoch}
 	}
 	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
 		return witness.Write(ctx, q, witness.Writing{

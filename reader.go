@@ -5,12 +5,10 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/decode"
 	"github.com/walrelay/walrelay/internal/dedup"
@@ -107,7 +105,7 @@ func (r *reader) heal(ctx context.Context) error {
 
 func (r *reader) take(ctx context.Context) error {
 	if r.frame.Data == nil {
-		return r.keepalive()
+		return r.keepalive(ctx)
 	}
 	if err := r.decoder.Decode(r.frame.Data, &r.message); err != nil {
 		return &HaltError{
@@ -135,7 +133,7 @@ func (r *reader) take(ctx context.Context) error {
 	return nil
 }
 
-func (r *reader) keepalive() error {
+func (r *reader) keepalive(ctx context.Context) error {
 	s := r.s
 	s.received.Store(max(s.received.Load(), uint64(r.frame.WALEnd)))
 	if r.unmet > 0 {
@@ -143,6 +141,10 @@ func (r *reader) keepalive() error {
 			if err := st.mark.Reached(r.frame.WALEnd); err != nil {
 				return named(st.name, err)
 			}
+		}
+		r.meet()
+		if err := r.heal(ctx); err != nil {
+			return err
 		}
 	}
 	s.mu.Lock()
@@ -162,7 +164,7 @@ func (r *reader) begin() error {
 		return errors.New("the slot began a transaction inside another one")
 	}
 	r.open, r.events, r.index, r.sent, r.xid = true, 0, 0, false, r.message.XID
-	r.row.Position = envelope.Position{Epoch: r.s.epoch, Commit: r.message.CommitLSN}
+	r.row.Position = r.s.position(r.message.CommitLSN)
 	r.row.CommittedAt = r.message.CommitTime
 	r.s.mu.Lock()
 	r.tx = r.s.ledger.Begin()
@@ -221,7 +223,6 @@ func (r *reader) insert(ctx context.Context) error {
 			return err
 		}
 		if passed {
-			s.streams[r.routed.StreamIndex].passed = r.row.Position
 			s.r.count.passed.Add(1)
 		}
 		if err := r.heal(ctx); err != nil {
@@ -291,14 +292,22 @@ func (r *reader) pass(ctx context.Context) (stored bool, err error) {
 			return false, err
 		}
 	}
+	if stored {
+		r.s.streams[r.routed.StreamIndex].passed = r.row.Position
+	}
+	r.meet()
+	return stored, nil
+}
+
+// meet sees which marks are met by now.
+func (r *reader) meet() {
 	for _, st := range r.s.streams {
 		if !st.met.Load() && st.mark.Met() {
 			if st.counts {
 				// Only now it is known which event stands at the end.
 				base := st.base
-				base.Position, base.MsgID = st.passed, ""
-				if stored {
-					base.Position, base.MsgID = r.row.Position, strings.Clone(r.routed.Message.MsgID)
+				if !st.passed.IsZero() {
+					base.Position, base.MsgID = st.passed, ""
 				}
 				st.told.Store(&base)
 			}
@@ -311,7 +320,6 @@ func (r *reader) pass(ctx context.Context) (stored bool, err error) {
 		r.s.ledger.Release()
 		r.s.mu.Unlock()
 	}
-	return stored, nil
 }
 
 // limit follows a server that takes larger messages than before. One that takes

@@ -35,6 +35,8 @@ type Relay struct {
 	acked   map[string]dedup.Known // per stream: what this process knows to be stored, over all its sessions
 	lastErr string                 // why the last session ended
 	lastEnd time.Time
+	first   int       // number of the host of PostgreSQL that is tried first
+	hosts   int       // how many there are; 0 before the first session
 	renewed time.Time // when a session last ended only to take up a stream
 }
 
@@ -148,6 +150,10 @@ const (
 // judge is the one place that says what the end of a session means: it sets
 // the state and gives the pause before the next session.
 func (r *Relay) judge(ctx context.Context, err error, pause time.Duration) time.Duration {
+	if halts(err) && ofHistory(err) && r.nextHost() {
+		r.state.set(ctx, StateWaiting, "trying the next host of PostgreSQL: "+err.Error())
+		return pause
+	}
 	if halts(err) {
 		r.state.set(ctx, StateHalted, err.Error())
 		return haltedPause

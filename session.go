@@ -17,6 +17,7 @@ import (
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
+	"github.com/walrelay/walrelay/internal/witness"
 )
 
 // A session is one life of the replication connection: it opens the
@@ -40,7 +41,9 @@ type session struct {
 	sql    *sqlConn
 	listen *pgx.Conn
 
-	epoch  uint32
+	epoch  uint32          // of now
+	epochs []witness.Epoch // oldest first, that of now is the last
+	begins *witness.Epoch  // that of now where this session is its first; nil once it is noted
 	router *router.Router
 	leaves bool // partitions come under their own names
 

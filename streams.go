@@ -16,6 +16,7 @@ import (
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
+	"github.com/walrelay/walrelay/internal/witness"
 )
 
 // A stream is one stream of the session.
@@ -132,7 +133,7 @@ func (s *session) known(name string, witnessed dedup.Known) dedup.Known {
 // start reads the end of each stream and decides what is to be passed over. It
 // waits until one stream is there, and a little for the others.
 func (s *session) start(ctx context.Context) error {
-	witness, err := s.take(ctx)
+	witnessed, err := s.take(ctx)
 	if err != nil {
 		return err
 	}
@@ -140,9 +141,14 @@ func (s *session) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
-	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch}
+	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch, Left: witness.Left(s.epochs)}
 	for _, st := range s.streams {
-		st.base = s.known(st.name, witness[st.name])
+		known := witnessed[st.name]
+		st.base = s.known(st.name, known)
+		if st.base.Epoch < s.epoch {
+			// What this process knew may lie beyond what this database ever had.
+			st.base.From, st.base.Settled = known.From, known.Settled
+		}
 		before := st.base
 		st.told.Store(&before)
 	}
@@ -209,7 +215,7 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 	if st.Shared {
 		err = s.beginLanes(ctx, st, tail, at)
 	} else {
-		err = s.beginChain(st, &tail, at)
+		err = s.beginChain(ctx, st, &tail, at)
 	}
 	if err != nil {
 		return err
@@ -221,14 +227,17 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 	return nil
 }
 
-func (s *session) beginChain(st *stream, tail *publish.Tail, at dedup.Slot) error {
+func (s *session) beginChain(ctx context.Context, st *stream, tail *publish.Tail, at dedup.Slot) error {
 	known := st.base
+	if err := s.passPhantoms(ctx, st, tail, at); err != nil {
+		return err
+	}
 	mark, err := dedup.Start(st.name, markTail(*tail), known, at)
 	if err != nil {
 		return err
 	}
 	st.mark = mark
-	st.base = dedup.Known{Created: tail.Created, LastSeq: tail.LastSeq, Position: mark.Position(), MsgID: tail.MsgID}
+	st.base = dedup.Known{Created: tail.Created, LastSeq: tail.LastSeq, Position: mark.Position(), MsgID: tail.MsgID, Epoch: s.epoch}
 	if tail.Gone {
 		st.base.MsgID = known.MsgID
 		st.counts = true
@@ -252,8 +261,11 @@ func (s *session) beginLanes(ctx context.Context, st *stream, tail publish.Tail,
 	if st.mark, err = dedup.NewSeen(st.name, seen, settled, at); err != nil {
 		return err
 	}
+	if err := s.listSeen(ctx, st, seen, at); err != nil {
+		return err
+	}
 	st.from.Store(from)
-	st.base = dedup.Known{Created: tail.Created, LastSeq: last, From: from, Settled: settled, Position: st.base.Position}
+	st.base = dedup.Known{Created: tail.Created, LastSeq: last, From: from, Settled: settled, Position: st.base.Position, Epoch: s.epoch}
 	return nil
 }
 

@@ -19,6 +19,9 @@ type Mark struct {
 	unnamed uint64 // events of this stream behind pos that are stored too, though nobody can say which but by counting
 	met     bool
 	started bool // a position at or behind pos was seen
+	// until is where the database left the history that the mark is of: it
+	// has no event of the stream from there on. Zero where it never left it.
+	until envelope.Position
 }
 
 // Met says whether everything that the stream holds has been passed: from here
@@ -31,7 +34,7 @@ func (m *Mark) Position() envelope.Position { return m.pos }
 // Pass tells the mark of the next row that the slot sent, of whatever stream,
 // with its message id. It is an error when the row contradicts the mark.
 func (m *Mark) Pass(pos envelope.Position, id string) error {
-	if m.met || m.unnamed > 0 && m.started {
+	if m.met || m.left(pos) || m.unnamed > 0 && m.started {
 		return nil
 	}
 	switch c := pos.Compare(m.pos); {
@@ -49,6 +52,16 @@ func (m *Mark) Pass(pos envelope.Position, id string) error {
 	m.started = true
 	m.met = m.unnamed == 0
 	return nil
+}
+
+// left says that pos is beyond the history that the mark is of, which the mark
+// is met by.
+func (m *Mark) left(pos envelope.Position) bool {
+	if m.until.IsZero() || pos.Compare(m.until) < 0 {
+		return false
+	}
+	m.unnamed, m.met = 0, true
+	return true
 }
 
 // Counts says whether Stored would decide by counting.
@@ -71,6 +84,9 @@ func (m *Mark) Stored(pos envelope.Position) bool {
 // Reached tells the mark that the server has sent everything that was committed
 // up to walEnd. It is an error when the mark should have been met by then.
 func (m *Mark) Reached(walEnd envelope.LSN) error {
+	if !m.until.IsZero() && walEnd >= m.until.Commit {
+		m.unnamed, m.met = 0, true
+	}
 	if m.met || m.unnamed > 0 || walEnd <= m.pos.Commit {
 		return nil
 	}

@@ -15,8 +15,8 @@ import (
 type Seen struct {
 	stream  string
 	settled envelope.Position // events before it are stored or recorded
-	epoch   uint32
-	events  []seenEvent // in the order of position, those before next are dealt with
+	epoch   uint32            // of now
+	events  []seenEvent       // in the order of position, those before next are dealt with
 	next    int
 	stored  bool // the row that Pass was told of last
 }
@@ -28,8 +28,8 @@ type seenEvent struct {
 
 // NewSeen decides from seen, which has the message ids of the events in the
 // stream by position. Events before settled, the witness' confirmed LSN in its
-// epoch, are known to be stored or recorded; seen may leave them out. An error
-// is a *RewoundError.
+// epoch, are known to be stored or recorded; seen may leave them out. Those that
+// the database never had are passed over. An error is a *RewoundError.
 func NewSeen(stream string, seen map[envelope.Position]string, settled envelope.Position, slot Slot) (*Seen, error) {
 	s := &Seen{stream: stream, settled: settled, epoch: slot.Epoch}
 	for pos, id := range seen {
@@ -38,8 +38,7 @@ func NewSeen(stream string, seen map[envelope.Position]string, settled envelope.
 		}
 		// The slot sends nothing again that was committed before its
 		// confirmed LSN.
-		confirmed := pos.Epoch == slot.Epoch && pos.Commit < slot.Confirmed
-		if !confirmed && pos.Compare(settled) >= 0 {
+		if slot.shares(pos) && pos.Commit >= slot.Confirmed && pos.Compare(settled) >= 0 {
 			s.events = append(s.events, seenEvent{pos, id})
 		}
 	}
@@ -48,17 +47,7 @@ func NewSeen(stream string, seen map[envelope.Position]string, settled envelope.
 }
 
 // Met says whether everything that the stream holds has been passed.
-func (s *Seen) Met() bool { return s.unmet() == len(s.events) }
-
-// unmet is the first event that has yet to be met. Events of an older epoch
-// need not be: the database may have lost them when it was promoted.
-func (s *Seen) unmet() int {
-	i := s.next
-	for i < len(s.events) && s.events[i].pos.Epoch < s.epoch {
-		i++
-	}
-	return i
-}
+func (s *Seen) Met() bool { return s.next == len(s.events) }
 
 // Position is that of the last event to be met; zero where there is none.
 func (s *Seen) Position() envelope.Position {
@@ -80,7 +69,7 @@ func (s *Seen) Pass(pos envelope.Position, id string) error {
 			s.stored = true
 		case e.pos == pos:
 			return s.rewound(e.pos, pos, fmt.Sprintf("the row there has message id %q, the stream has %q", id, e.id))
-		case e.pos.Epoch == s.epoch:
+		default:
 			return s.rewound(e.pos, pos, unsent)
 		}
 	}
@@ -97,11 +86,10 @@ func (s *Seen) Counts(envelope.Position) bool { return false }
 // Reached tells that the server has sent everything that was committed up to
 // walEnd. It is an error when an event should have been met by then.
 func (s *Seen) Reached(walEnd envelope.LSN) error {
-	i := s.unmet()
-	if i == len(s.events) || walEnd <= s.events[i].pos.Commit {
+	if s.Met() || walEnd <= s.events[s.next].pos.Commit {
 		return nil
 	}
-	return s.rewound(s.events[i].pos, envelope.Position{Epoch: s.epoch, Commit: walEnd}, unsent)
+	return s.rewound(s.events[s.next].pos, envelope.Position{Epoch: s.epoch, Commit: walEnd}, unsent)
 }
 
 func (s *Seen) rewound(mark, seen envelope.Position, reason string) error {

@@ -35,6 +35,8 @@ type Known struct {
 	// position before which every event is stored or recorded.
 	From    uint64
 	Settled envelope.Position
+	// Epoch is the database's history of when this was noted; 0: not known.
+	Epoch uint32
 }
 
 // Slot is where the slot stands, read after it was taken.
@@ -44,6 +46,29 @@ type Slot struct {
 	WALEnd envelope.LSN
 	// Epoch is the database's history of now.
 	Epoch uint32
+	// Left says of each earlier epoch that this history comes from where it
+	// left it, that is, where a standby was promoted: what was committed below
+	// belongs to both, what was committed from there on this database never
+	// had.
+	Left map[uint32]envelope.LSN
+}
+
+// Never says whether the database never had the event at pos, since a standby
+// was promoted that lacked it.
+func (s Slot) Never(pos envelope.Position) bool {
+	left, known := s.Left[pos.Epoch]
+	return known && pos.Commit >= left
+}
+
+// shares says whether the event at pos belongs to the history of now.
+func (s Slot) shares(pos envelope.Position) bool {
+	left, known := s.Left[pos.Epoch]
+	return pos.Epoch == s.Epoch || known && pos.Commit < left
+}
+
+// end is where an earlier epoch was left.
+func (s Slot) end(epoch uint32) envelope.Position {
+	return envelope.Position{Epoch: epoch, Commit: s.Left[epoch]}
 }
 
 // A LostError says that the stream does not hold what it acknowledged.
@@ -94,7 +119,11 @@ func Start(stream string, tail Tail, known Known, slot Slot) (*Mark, error) {
 		// Nobody remembers what the stream held: a first start.
 		return &Mark{met: true}, nil
 	case tail.Gone:
-		return markOf(stream, Mark{pos: known.Position, id: known.MsgID, unnamed: tail.LastSeq - known.LastSeq}, slot)
+		m := Mark{pos: known.Position, id: known.MsgID, unnamed: tail.LastSeq - known.LastSeq}
+		if _, left := slot.Left[known.Epoch]; left && m.unnamed > 0 {
+			m.until = slot.end(known.Epoch) // those that cannot be named may be of what this database never had
+		}
+		return markOf(stream, m, slot)
 	case tail.Ours:
 		return markOf(stream, Mark{pos: tail.Position, id: tail.MsgID}, slot)
 	case !remembered || known.Position.IsZero() && known.LastSeq == tail.LastSeq:
@@ -126,8 +155,17 @@ func markOf(stream string, m Mark, slot Slot) (*Mark, error) {
 			Stream: stream, Mark: m.pos, Seen: envelope.Position{Epoch: slot.Epoch, Commit: slot.WALEnd}, Reason: reason,
 		}
 	}
+	never := slot.Never(m.pos)
+	if never {
+		// In a chain everything below it is stored.
+		m = Mark{pos: slot.end(m.pos.Epoch), until: slot.end(m.pos.Epoch)}
+	}
+	left := !m.until.IsZero() && slot.Confirmed >= m.until.Commit
+	if left {
+		m.unnamed = 0
+	}
 	// The slot sends nothing again that was committed before its confirmed LSN.
-	passed := m.pos.IsZero() || m.pos.Epoch < slot.Epoch || m.pos.Commit < slot.Confirmed
+	passed := left || m.pos.IsZero() || !never && !slot.shares(m.pos) || m.pos.Commit < slot.Confirmed
 	m.started = passed
 	m.met = passed && m.unnamed == 0
 	return &m, nil

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"strconv"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -29,8 +30,14 @@ type Info struct {
 	// Holder describes who holds an active slot: pid, application, since when.
 	HolderPID  int
 	HolderName string
-	Confirmed  envelope.LSN
-	Restart    envelope.LSN
+	// HolderSince is when the holder connected; zero where this role may not
+	// see it.
+	HolderSince time.Time
+	// Failover says that standbys may keep a copy of the slot, from PostgreSQL
+	// 17 on.
+	Failover  bool
+	Confirmed envelope.LSN
+	Restart   envelope.LSN
 	// WALStatus is reserved, extended, unreserved or lost.
 	WALStatus string
 	// RetainedBytes is how much WAL the slot keeps the server from removing.
@@ -47,8 +54,8 @@ type Info struct {
 }
 
 const inspectSQL = `SELECT coalesce(s.plugin, ''), s.slot_type, coalesce(s.database, ''), s.temporary, s.two_phase,
-	s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''),
-	coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.restart_lsn, '0/0')::text, coalesce(s.wal_status, ''),
+	s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''), a.backend_start,
+	coalesce(to_jsonb(s)->>'failover', 'false')::bool, coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.restart_lsn, '0/0')::text, coalesce(s.wal_status, ''),
 	coalesce(pg_wal_lsn_diff(w.here, s.restart_lsn), 0)::bigint, coalesce(s.safe_wal_size, -1),
 	coalesce(age(s.catalog_xmin), -1)::bigint, w.here::text
 FROM pg_replication_slots s
@@ -60,14 +67,18 @@ WHERE s.slot_name = $1`
 func Inspect(ctx context.Context, q Querier, name string) (Info, error) {
 	i := Info{Exists: true}
 	var confirmed, restart, end string
+	var since *time.Time
 	err := q.QueryRow(ctx, inspectSQL, name).Scan(&i.Plugin, &i.Type, &i.Database, &i.Temporary, &i.TwoPhase,
-		&i.Active, &i.HolderPID, &i.HolderName, &confirmed, &restart, &i.WALStatus, &i.RetainedBytes, &i.SafeBytes,
+		&i.Active, &i.HolderPID, &i.HolderName, &since, &i.Failover, &confirmed, &restart, &i.WALStatus, &i.RetainedBytes, &i.SafeBytes,
 		&i.CatalogXminAge, &end)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Info{SafeBytes: -1, CatalogXminAge: -1}, nil
 	}
 	if err != nil {
 		return Info{}, fmt.Errorf("look at slot %q: %w", name, err)
+	}
+	if since != nil {
+		i.HolderSince = *since
 	}
 	for _, f := range []struct {
 		text string
@@ -123,13 +134,17 @@ type InUseError struct {
 	Slot        string
 	PID         int
 	Application string // the holder's application_name
+	Since       time.Time
 }
 
-// Error names the holder.
+// Error names the holder, and since when it is connected.
 func (e *InUseError) Error() string {
 	who := "pid " + strconv.Itoa(e.PID)
 	if e.Application != "" {
 		who += " (" + e.Application + ")"
+	}
+	if !e.Since.IsZero() {
+		who += " since " + e.Since.UTC().Format(time.RFC3339)
 	}
 	return "slot " + strconv.Quote(e.Slot) + " is held by " + who + "; this relay takes over when it is released"
 }

@@ -100,6 +100,31 @@ func switchPoint(history []byte, timeline uint32) (envelope.LSN, error) {
 	return 0, fmt.Errorf("its history does not come from timeline %d", timeline)
 }
 
+// follows says whether an epoch began with a promotion out of the one before.
+func (e Epoch) follows(before Epoch) bool {
+	return e.SystemID == before.SystemID && e.Timeline > before.Timeline
+}
+
+// EpochOf gives the number of the epoch that a commit LSN of the newest one's
+// database belongs to: what was committed before a promotion keeps its epoch.
+// Epochs come oldest first.
+func EpochOf(epochs []Epoch, lsn envelope.LSN) uint32 {
+	i := len(epochs) - 1
+	for ; i > 0 && lsn < epochs[i].FirstLSN && epochs[i].follows(epochs[i-1]); i-- {
+	}
+	return epochs[i].Number
+}
+
+// Left says of each epoch that the newest one came from by promotions where it
+// was left: it shares what was committed below.
+func Left(epochs []Epoch) map[uint32]envelope.LSN {
+	left := map[uint32]envelope.LSN{}
+	for i := len(epochs) - 1; i > 0 && epochs[i].follows(epochs[i-1]); i-- {
+		left[epochs[i-1].Number] = epochs[i].FirstLSN
+	}
+	return left
+}
+
 // Epochs gives a source's epochs, oldest first.
 func Epochs(ctx context.Context, q Querier, schema, source string) ([]Epoch, error) {
 	rows, err := q.Query(ctx, `SELECT number, system_id, timeline, first_lsn::text FROM `+table(schema, "epoch")+` WHERE source = $1 ORDER BY number`, source)

@@ -64,3 +64,24 @@ func TestAnEpochIsNotedOnce(t *testing.T) {
 		t.Errorf("Epochs() of another source = %v, %v, want none", got, err)
 	}
 }
+
+func TestACommitBelowTheSwitchPointKeepsItsEpoch(t *testing.T) {
+	t.Parallel()
+	epochs := []witness.Epoch{
+		{Number: 1, SystemID: "70", Timeline: 1, FirstLSN: 0x100},
+		{Number: 2, SystemID: "71", Timeline: 2, FirstLSN: 0x900}, // another cluster: adopted
+		{Number: 3, SystemID: "71", Timeline: 3, FirstLSN: 0x1000},
+		{Number: 4, SystemID: "71", Timeline: 4, FirstLSN: 0x2000},
+	}
+	for lsn, want := range map[envelope.LSN]uint32{0x50: 2, 0xFFF: 2, 0x1000: 3, 0x1FFF: 3, 0x2000: 4, 0x9000: 4} {
+		if got := witness.EpochOf(epochs, lsn); got != want {
+			t.Errorf("EpochOf(%v) = %d, want %d", lsn, got, want)
+		}
+	}
+	if got := witness.EpochOf(epochs[:1], 0x50); got != 1 {
+		t.Errorf("EpochOf(before the first start) = %d, want 1", got)
+	}
+	if diff := cmp.Diff(map[uint32]envelope.LSN{2: 0x1000, 3: 0x2000}, witness.Left(epochs)); diff != "" {
+		t.Errorf("Left() differs (-want +got):\n%s", diff)
+	}
+}

@@ -26,6 +26,9 @@ const (
 	// advanced or made again by hand, or the table was not published for a
 	// while.
 	GapUnseen = "unseen"
+	// GapPhantom says that a stream holds events which the database never had,
+	// since a standby was promoted that lacked them.
+	GapPhantom = "phantom"
 )
 
 // What became of a gap.
@@ -33,6 +36,7 @@ const (
 	GapOpen     = "open"
 	GapHealed   = "healed"
 	GapAccepted = "accepted" // an operator let it be
+	GapListed   = "listed"   // there is nothing to be done but to know the events
 )
 
 // A Gap is what was found: committed events that may be nowhere.
@@ -64,6 +68,8 @@ type GapDetail struct {
 	Late bool `json:"late,omitempty"`
 	// Positions are the events' positions where they are known.
 	Positions []string `json:"positions,omitempty"`
+	// Events are their ids where those are known, in the order of Positions.
+	Events []string `json:"events,omitempty"`
 	// Oldest is when the oldest event was written, and How what an operator
 	// has to know.
 	Oldest time.Time `json:"oldest,omitzero"`
@@ -136,6 +142,21 @@ func CloseGap(ctx context.Context, conn *pgx.Conn, schema, source string, sessio
 		return fmt.Errorf("close gap %d of source %q: %w", id, source, err)
 	}
 	return nil
+}
+
+// ListPhantoms notes, once for each stream and epoch, events that the database
+// never had. The gap is over at once: they cannot be called back.
+func ListPhantoms(ctx context.Context, conn *pgx.Conn, schema, source string, session uuid.UUID, g Gap) (id int64, err error) {
+	known := `SELECT coalesce(max(id), 0) FROM ` + table(schema, "gap") + ` WHERE source = $1 AND kind = $2 AND epoch = $3 AND stream = $4`
+	if err := conn.QueryRow(ctx, known, source, GapPhantom, int64(g.Epoch), g.Stream).Scan(&id); err != nil || id != 0 {
+		return 0, err
+	}
+	g.Kind = GapPhantom
+	return RecordGap(ctx, conn, schema, source, session, g, func(ctx context.Context, tx pgx.Tx) error {
+		_, err := tx.Exec(ctx, `UPDATE `+table(schema, "gap")+` SET state = $3, ended_at = clock_timestamp() WHERE source = $1 AND kind = $2 AND ended_at IS NULL`,
+			source, GapPhantom, GapListed)
+		return err
+	})
 }
 
 // LostEnd belongs into the transaction that records the loss of a stream's end:

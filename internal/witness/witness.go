@@ -35,6 +35,8 @@ type StreamState struct {
 	// From is, of a stream that others write to as well, a sequence behind
 	// which every event stands that the slot may send again.
 	From uint64
+	// Epoch is the history in which this was noted; 0: not known.
+	Epoch uint32
 }
 
 type wireState struct {
@@ -44,11 +46,12 @@ type wireState struct {
 	MsgID    string    `json:"msg_id,omitempty"`
 	At       time.Time `json:"at"`
 	From     uint64    `json:"from,omitempty"`
+	Epoch    uint32    `json:"epoch,omitempty"`
 }
 
 // MarshalJSON writes the position in its form on the wire.
 func (s StreamState) MarshalJSON() ([]byte, error) {
-	w := wireState{Created: s.Created, LastSeq: s.LastSeq, MsgID: s.MsgID, At: s.At, From: s.From}
+	w := wireState{Created: s.Created, LastSeq: s.LastSeq, MsgID: s.MsgID, At: s.At, From: s.From, Epoch: s.Epoch}
 	if !s.Position.IsZero() {
 		w.Position = s.Position.String()
 	}
@@ -61,7 +64,7 @@ func (s *StreamState) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*s = StreamState{Created: w.Created, LastSeq: w.LastSeq, MsgID: w.MsgID, At: w.At, From: w.From}
+	*s = StreamState{Created: w.Created, LastSeq: w.LastSeq, MsgID: w.MsgID, At: w.At, From: w.From, Epoch: w.Epoch}
 	if w.Position == "" {
 		return nil
 	}
@@ -130,9 +133,12 @@ type Taking struct {
 	Session              uuid.UUID
 	Identity             Identity
 	Epoch                uint32
-	Host                 string
-	PID                  int
-	Version              string
+	// Begins is the epoch that begins with this session; nil for one that goes
+	// on.
+	Begins  *Epoch
+	Host    string
+	PID     int
+	Version string
 }
 
 // Take writes a new session into the witness and gives what was there before.
@@ -142,6 +148,11 @@ func Take(ctx context.Context, conn *pgx.Conn, t Taking) (before Witness, err er
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if before, err = read(ctx, tx, t.Schema, t.Source, " FOR UPDATE"); err != nil {
 			return err
+		}
+		if t.Begins != nil {
+			if err := BeginEpoch(ctx, tx, t.Schema, t.Source, *t.Begins, "promotion", t.Session.String()); err != nil {
+				return err
+			}
 		}
 		_, err := tx.Exec(ctx, `INSERT INTO `+table(t.Schema, "witness")+` AS w
 			(source, slot, session, session_at, system_id, timeline, epoch, host, pid, version)

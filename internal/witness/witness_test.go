@@ -46,7 +46,7 @@ func TestAWitnessReadsBackAsItWasWritten(t *testing.T) {
 		"SHOP": {Created: at, LastSeq: 1 << 63, Position: envelope.Position{Epoch: 1, Commit: 0x1_0000_00AB, Index: 3}, MsgID: "m", At: at},
 		"NEW":  {Created: at, At: at},
 	}
-	writing := witness.Writing{Schema: "walrelay", Source: "shop", Session: session, ConfirmedLSN: 0x2_0000_0001, RoutesHash: "h", Streams: streams}
+	writing := witness.Writing{Schema: "walrelay", Source: "shop", Session: session, ConfirmedLSN: 0x2_0000_0001, RoutesHash: "h", Routes: []string{"route 1"}, Streams: streams}
 	if err := witness.Write(t.Context(), conn, writing); err != nil {
 		t.Fatalf("Write() = %v, want nil", err)
 	}
@@ -57,7 +57,7 @@ func TestAWitnessReadsBackAsItWasWritten(t *testing.T) {
 	next := uuid.New()
 	got := take(t, conn, next)
 	want := witness.Witness{
-		Exists: true, Slot: "shop", Session: session, Epoch: 1, ConfirmedLSN: 0x2_0000_0001, RoutesHash: "h", Streams: streams,
+		Exists: true, Slot: "shop", Session: session, Epoch: 1, ConfirmedLSN: 0x2_0000_0001, RoutesHash: "h", Routes: []string{"route 1"}, Streams: streams,
 		Host: "host", PID: 7, UpdatedAt: got.UpdatedAt,
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
