@@ -132,6 +132,7 @@ func (s *session) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.resumedAt = info.Confirmed
 	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch}
 	for _, st := range s.streams {
 		st.base = s.known(st.name, witness[st.name])
