@@ -271,7 +271,7 @@ func (r *release) settle(ctx context.Context, waiting []deadletter.Letter, done 
 	r.job.Progress.Sent = r.repair.stored()
 	r.job.Progress.Stored += int64(len(done))
 	return r.s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := deadletter.Resolve(ctx, conn, r.s.cfg.Schema, done, releasedBy, r.s.fence); err != nil {
+		if err := deadletter.Settle(ctx, conn, r.s.cfg.Schema, done, releasedBy, r.s.fence); err != nil {
 			return err
 		}
 		return job.Note(ctx, conn, r.s.cfg.Schema, &r.job, r.s.fence)
@@ -345,7 +345,7 @@ func (r *release) refusedByStream(ctx context.Context, l deadletter.Letter) erro
 		done[i] = deadletter.Resolution{ID: waiting[i].ID, How: deadletter.Released}
 	}
 	err = r.s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return deadletter.Resolve(ctx, conn, r.s.cfg.Schema, done, releasedBy, r.s.fence)
+		return deadletter.Settle(ctx, conn, r.s.cfg.Schema, done, releasedBy, r.s.fence)
 	})
 	if err == nil {
 		err = r.refuse(ctx, waiting[at].ID, l.Reason, l.Error)

@@ -75,7 +75,7 @@ func counters(t *testing.T, w *fixture.World, aggregate string) (seen []int64) {
 // order of their commits, without those that were discarded.
 func inOrder(t *testing.T, w *fixture.World) {
 	t.Helper()
-	for _, aggregate := range strings.Fields(fixture.Value[string](w, `SELECT string_agg(id, ' ') FROM e2e.aggregate`)) {
+	for _, aggregate := range fixture.Value[[]string](w, `SELECT array_agg(id) FROM e2e.aggregate`) {
 		seen := counters(t, w, aggregate)
 		if !slices.IsSorted(seen) || len(slices.Compact(slices.Clone(seen))) != len(seen) {
 			t.Errorf("events of aggregate %s are seen in the order %v, want that of the commits, each once", aggregate, seen)
@@ -150,7 +150,7 @@ func TestParkingAndReleasingSurviveKillsUnderLoad(t *testing.T) {
 	w := fixture.New(t, fixture.Config{Stream: shortDuplicates, Flags: parked("--window", "64", "--dead-letter-limit", "100000")})
 	rnd := w.Random("instants")
 	load := w.Load(fixture.LoadConfig{Writers: 3, Keep: true})
-	names := strings.Fields(fixture.Value[string](w, `SELECT string_agg(id, ' ' ORDER BY id) FROM e2e.aggregate`))
+	names := fixture.Value[[]string](w, `SELECT array_agg(id ORDER BY id) FROM e2e.aggregate`)
 	relay := w.Start()
 	for range kills {
 		w.Exec("SELECT e2e.place(gen_random_uuid(), $1, 'placed', '', $2::jsonb)", names[rnd.IntN(len(names)/2)], refusedHeaders)

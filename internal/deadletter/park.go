@@ -30,12 +30,12 @@ type Parked struct {
 	First int64
 }
 
-func letters(schema string) string { return pgx.Identifier{schema, "dead_letter"}.Sanitize() }
+func letterTable(schema string) string { return pgx.Identifier{schema, "dead_letter"}.Sanitize() }
 
 // ParkedAggregates gives a source's parked aggregates, at most limit of them.
 func ParkedAggregates(ctx context.Context, q Querier, schema, source string, limit int) ([]Parked, error) {
 	rows, err := q.Query(ctx, `SELECT DISTINCT ON (parked_behind) coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), parked_behind
-		FROM `+letters(schema)+` WHERE source = $1 AND resolved_at IS NULL AND parked_behind IS NOT NULL ORDER BY parked_behind LIMIT $2`, source, limit)
+		FROM `+letterTable(schema)+` WHERE source = $1 AND resolved_at IS NULL AND parked_behind IS NOT NULL ORDER BY parked_behind LIMIT $2`, source, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read the parked aggregates of source %q: %w", source, err)
 	}
@@ -56,8 +56,8 @@ func ParkedAggregates(ctx context.Context, q Querier, schema, source string, lim
 func RecordFirst(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence Fence) (first int64, err error) {
 	_, err = record(ctx, conn, schema, l, fence, func(ctx context.Context, tx pgx.Tx, id int64) error {
 		first = id
-		_, err := tx.Exec(ctx, `UPDATE `+letters(schema)+` SET parked_behind = $1 WHERE id = $1 OR parked_behind IN (
-			SELECT parked_behind FROM `+letters(schema)+` WHERE source = $2 AND resolved_at IS NULL AND parked_behind IS NOT NULL
+		_, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` SET parked_behind = $1 WHERE id = $1 OR parked_behind IN (
+			SELECT parked_behind FROM `+letterTable(schema)+` WHERE source = $2 AND resolved_at IS NULL AND parked_behind IS NOT NULL
 				AND aggregate_type IS NOT DISTINCT FROM $3 AND aggregate_id IS NOT DISTINCT FROM $4) AND resolved_at IS NULL`,
 			id, l.Source, null(l.AggregateType), null(l.AggregateID))
 		return err
@@ -65,7 +65,7 @@ func RecordFirst(ctx context.Context, conn *pgx.Conn, schema string, l Letter, f
 	if err != nil || first > 0 {
 		return first, err
 	}
-	err = conn.QueryRow(ctx, `SELECT coalesce(max(parked_behind), 0) FROM `+letters(schema)+` WHERE source = $1 AND resolved_at IS NULL
+	err = conn.QueryRow(ctx, `SELECT coalesce(max(parked_behind), 0) FROM `+letterTable(schema)+` WHERE source = $1 AND resolved_at IS NULL
 		AND (position = $2 OR $2 = '' AND position IS NULL AND "table" = $3 AND event_id = $4)`, l.Source, l.position(), l.Table, l.EventID).Scan(&first)
 	if err != nil {
 		return 0, fmt.Errorf("look for what is parked behind a dead letter of table %s: %w", l.Table, err)
@@ -83,7 +83,7 @@ func (l *Letter) position() string {
 // Refusals tells of the letters recorded since a time, oldest first and a
 // thousand at most, without those that are only parked.
 func Refusals(ctx context.Context, q Querier, schema, source string, since time.Time, tell func(reason string, at time.Time)) error {
-	rows, err := q.Query(ctx, `SELECT reason, at FROM `+letters(schema)+`
+	rows, err := q.Query(ctx, `SELECT reason, at FROM `+letterTable(schema)+`
 		WHERE source = $1 AND at >= $2 AND reason <> '`+ReasonParked+`' ORDER BY id LIMIT 1000`, source, since)
 	if err != nil {
 		return fmt.Errorf("read the newest dead letters: %w", err)
@@ -102,7 +102,7 @@ func Refusals(ctx context.Context, q Querier, schema, source string, since time.
 
 // Resolved gives those of the letters that are dealt with.
 func Resolved(ctx context.Context, q Querier, schema string, ids []int64) ([]int64, error) {
-	rows, err := q.Query(ctx, `SELECT id FROM `+letters(schema)+` WHERE id = ANY ($1) AND resolved_at IS NOT NULL ORDER BY id`, ids)
+	rows, err := q.Query(ctx, `SELECT id FROM `+letterTable(schema)+` WHERE id = ANY ($1) AND resolved_at IS NOT NULL ORDER BY id`, ids)
 	if err != nil {
 		return nil, fmt.Errorf("look which dead letters are resolved: %w", err)
 	}
@@ -121,7 +121,7 @@ func Waiting(ctx context.Context, q Querier, schema string, first int64, limit i
 	const order = ` ORDER BY epoch NULLS FIRST, commit_lsn NULLS FIRST, idx NULLS FIRST, id`
 	rows, err := q.Query(ctx, `SELECT `+columns+`, payload FROM (
 			SELECT *, sum(payload_size) OVER (`+order+`) - payload_size AS earlier FROM (
-				SELECT * FROM `+letters(schema)+` WHERE parked_behind = $1 AND id <> $1 AND resolved_at IS NULL`+order+` LIMIT $2) page) page
+				SELECT * FROM `+letterTable(schema)+` WHERE parked_behind = $1 AND id <> $1 AND resolved_at IS NULL`+order+` LIMIT $2) page) page
 		WHERE earlier < $3`+order, first, limit, 8*MaxPayload)
 	if err != nil {
 		return nil, fmt.Errorf("read what is parked behind dead letter %d: %w", first, err)
@@ -142,14 +142,14 @@ type Resolution struct {
 	Sequence uint64
 }
 
-// Resolve notes what became of open letters, durably.
-func Resolve(ctx context.Context, conn *pgx.Conn, schema string, done []Resolution, by string, fence Fence) error {
+// Settle notes what became of open letters, durably.
+func Settle(ctx context.Context, conn *pgx.Conn, schema string, done []Resolution, by string, fence Fence) error {
 	ids, hows, sequences := make([]int64, len(done)), make([]string, len(done)), make([]int64, len(done))
 	for i, d := range done {
 		ids[i], hows[i], sequences[i] = d.ID, d.How, int64(d.Sequence) //nolint:gosec // sequences are far below 2^63
 	}
 	err := fenced(ctx, conn, fence, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE `+letters(schema)+` l SET resolved_at = clock_timestamp(), resolved_by = $4, resolution = d.how, sequence = nullif(d.sequence, 0)
+		_, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` l SET resolved_at = clock_timestamp(), resolved_by = $4, resolution = d.how, sequence = nullif(d.sequence, 0)
 			FROM unnest($1::bigint[], $2::text[], $3::bigint[]) AS d (id, how, sequence) WHERE l.id = d.id AND l.resolved_at IS NULL`, ids, hows, sequences, by)
 		return err
 	})
@@ -163,7 +163,7 @@ func Resolve(ctx context.Context, conn *pgx.Conn, schema string, done []Resoluti
 // with it waits behind it from now on.
 func Refuse(ctx context.Context, conn *pgx.Conn, schema string, id, first int64, reason, detail string, fence Fence) error {
 	err := fenced(ctx, conn, fence, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE `+letters(schema)+` SET parked_behind = $1, reason = CASE id WHEN $1 THEN $3 ELSE reason END,
+		_, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` SET parked_behind = $1, reason = CASE id WHEN $1 THEN $3 ELSE reason END,
 			error = CASE id WHEN $1 THEN $4 ELSE error END WHERE (id = $1 OR parked_behind = $2) AND resolved_at IS NULL`,
 			id, first, reason, clean(detail))
 		return err
@@ -177,7 +177,7 @@ func Refuse(ctx context.Context, conn *pgx.Conn, schema string, id, first int64,
 // Reopen makes released letters open again whose messages the stream has lost:
 // those beyond its last sequence. It gives how many.
 func Reopen(ctx context.Context, tx pgx.Tx, schema, source, stream string, last uint64) (int64, error) {
-	tag, err := tx.Exec(ctx, `UPDATE `+letters(schema)+` SET resolved_at = NULL, resolved_by = NULL, resolution = NULL, sequence = NULL
+	tag, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` SET resolved_at = NULL, resolved_by = NULL, resolution = NULL, sequence = NULL
 		WHERE source = $1 AND stream = $2 AND resolution = '`+Released+`' AND sequence > $3`, source, stream, int64(last)) //nolint:gosec // as above
 	if err != nil {
 		return 0, fmt.Errorf("reopen the released dead letters of stream %q: %w", stream, err)

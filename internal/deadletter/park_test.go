@@ -96,7 +96,7 @@ func TestAReleasedLetterIsResolvedOnceAndARefusedOneTakesTheRestBehindIt(t *test
 		behind(t, conn, of("1", 2+i), id)
 	}
 	done := []deadletter.Resolution{{ID: id + 1, How: deadletter.Released, Sequence: 7}, {ID: id, How: "discarded"}}
-	if err := deadletter.Resolve(t.Context(), conn, "walrelay", done, "x", open); err != nil {
+	if err := deadletter.Settle(t.Context(), conn, "walrelay", done, "x", open); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := deadletter.Resolved(t.Context(), conn, "walrelay", []int64{id, id + 1, id + 2}); err != nil || !slices.Equal(got, []int64{id, id + 1}) {
