@@ -118,6 +118,15 @@ func (s *session) recordRefused(ctx context.Context, l deadletter.Letter) (parke
 	return true, nil
 }
 
+// restart ends the session at once, whatever is in flight; the next one begins
+// at once. It gives the error to end with.
+func (s *session) restart(ctx context.Context, why string) error {
+	s.log.InfoContext(ctx, "a new session begins", slog.String("why", why))
+	err := fmt.Errorf("%s: %w", why, errRenew)
+	s.fail(err)
+	return err
+}
+
 // A recorded set holds the events that the slot may send again and that are
 // dead letters already, in whatever state: a parked one may have been released
 // meanwhile, behind the stream's mark.

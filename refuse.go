@@ -2,7 +2,6 @@ package walrelay
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"time"
@@ -79,7 +78,7 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 	if parked {
 		// Later events of the aggregate may have been handed over already. The
 		// next session reads them again, and parks them.
-		return fmt.Errorf("the aggregate of an event that the stream refused is parked: %w", errRenew)
+		return s.restart(ctx, "the aggregate of an event that its stream refused is parked")
 	}
 	if aside {
 		s.aside(refused.Tx, 1, true)

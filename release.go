@@ -184,6 +184,7 @@ func (r *release) start(ctx context.Context) (err error) {
 	}
 	r.repair = s.newRepair(job.Release, r.job.ID, false)
 	r.repair.refuse = r.refusedByStream
+	r.repair.once = true // nothing but this job has ever sent them
 	r.read = maps.Clone(r.job.FirstSequence)
 	s.log.InfoContext(ctx, "releasing what is parked", slog.Int64("dead_letter", r.first), slog.Int64("job", r.job.ID))
 	return r.look(ctx)
@@ -297,7 +298,9 @@ func (r *release) route(ctx context.Context, l *deadletter.Letter, routed *route
 		if r.s.streams[routed.StreamIndex].behind.Load() {
 			return nil, why, &laterError{fmt.Sprintf("stream %q is left behind", routed.Stream)}
 		}
-		routed.Message.MsgID = l.EventID // its identity, whatever the table is called by now
+		if l.EventID != "" {
+			routed.Message.MsgID = l.EventID // its identity, whatever the table is called by now
+		}
 	case router.Unrouted, router.NotOutbox:
 		return nil, why, &laterError{fmt.Sprintf("event type %q of table %s matches no route; add one for it", l.EventType, l.Table)}
 	case router.Refused, router.Skip:
@@ -353,7 +356,7 @@ func (r *release) refusedByStream(ctx context.Context, l deadletter.Letter) erro
 	if err != nil {
 		return err
 	}
-	return fmt.Errorf("a released event was refused: %w", errRenew)
+	return r.s.restart(ctx, "a released event was refused by its stream; the others wait behind it")
 }
 
 // free ends the parking if nothing waits any more. The reader waits meanwhile:

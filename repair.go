@@ -233,6 +233,7 @@ type repair struct {
 	ref    uint64 // what the publishers report it by
 	late   bool
 	parks  bool // what is of a parked aggregate is parked as well
+	once   bool // see publish.Aside
 
 	refuse func(context.Context, deadletter.Letter) error // takes what can never be stored; nil: it becomes a dead letter
 
@@ -291,7 +292,7 @@ func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Ro
 	m := &routed.Message
 	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &publish.Message{
 		Subject: m.Subject, Headers: m.Headers[1:], Body: m.Body, MsgID: m.MsgID, Table: routed.Event.Table, Key: aggregateKey(&routed.Event),
-	}, publish.Aside{Origin: r.origin, Late: r.late})
+	}, publish.Aside{Origin: r.origin, Late: r.late, Once: r.once})
 }
 
 // rejected takes an event that can never be stored as it is.
