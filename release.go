@@ -42,7 +42,7 @@ func (s *session) releaseLoop(ctx context.Context) error {
 		}
 		for _, first := range due {
 			err := s.release(ctx, first)
-			if wait, ok := errors.AsType[*laterError](err); ok {
+			if wait, ok := errors.AsType[*waitError](err); ok {
 				if told[first] != wait.why {
 					s.log.WarnContext(ctx, "what is parked cannot be released yet", slog.Int64("dead_letter", first), slog.String("cause", wait.why))
 				}
@@ -62,10 +62,10 @@ func (s *session) releaseLoop(ctx context.Context) error {
 	}
 }
 
-// A laterError says that a release has to wait.
-type laterError struct{ why string }
+// A waitError says that a release has to wait.
+type waitError struct{ why string }
 
-func (e *laterError) Error() string { return e.why }
+func (e *waitError) Error() string { return e.why }
 
 // dueReleases gives the first letters of parked aggregates that are dealt with.
 func (s *session) dueReleases(ctx context.Context) (due []int64, err error) {
@@ -127,7 +127,7 @@ func (r *release) begin(ctx context.Context) error {
 	s := r.s
 	for _, st := range s.streams {
 		if !st.started {
-			return &laterError{fmt.Sprintf("stream %q cannot be had", st.name)}
+			return &waitError{fmt.Sprintf("stream %q cannot be had", st.name)}
 		}
 	}
 	waiting, err := r.waiting(ctx, 1)
@@ -229,7 +229,7 @@ func (r *release) batch(ctx context.Context, waiting []deadletter.Letter) (stop 
 			continue
 		}
 		row, why, err := r.route(ctx, l, &routed)
-		wait, later := errors.AsType[*laterError](err)
+		wait, later := errors.AsType[*waitError](err)
 		if err != nil && !later {
 			return true, err
 		}
@@ -291,18 +291,18 @@ func (r *release) route(ctx context.Context, l *deadletter.Letter, routed *route
 		return nil, router.Refusal{Reason: reasonRowGone, Detail: gone}, nil
 	}
 	if err := r.routes.Route(row, routed); err != nil {
-		return nil, why, &laterError{err.Error()}
+		return nil, why, &waitError{err.Error()}
 	}
 	switch routed.Verdict {
 	case router.Publish:
 		if r.s.streams[routed.StreamIndex].behind.Load() {
-			return nil, why, &laterError{fmt.Sprintf("stream %q is left behind", routed.Stream)}
+			return nil, why, &waitError{fmt.Sprintf("stream %q is left behind", routed.Stream)}
 		}
 		if l.EventID != "" {
 			routed.Message.MsgID = l.EventID // its identity, whatever the table is called by now
 		}
 	case router.Unrouted, router.NotOutbox:
-		return nil, why, &laterError{fmt.Sprintf("event type %q of table %s matches no route; add one for it", l.EventType, l.Table)}
+		return nil, why, &waitError{fmt.Sprintf("event type %q of table %s matches no route; add one for it", l.EventType, l.Table)}
 	case router.Refused, router.Skip:
 	}
 	return row, routed.Refusal, nil

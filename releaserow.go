@@ -83,7 +83,7 @@ func (r *release) row(ctx context.Context, l *deadletter.Letter) (row *router.Ro
 		return nil, "", err
 	}
 	if t == nil {
-		return nil, "", &laterError{fmt.Sprintf("table %s, of which dead letter %d is, is no outbox table any more; add it under tables", l.Table, l.ID)}
+		return nil, "", &waitError{fmt.Sprintf("table %s, of which dead letter %d is, is no outbox table any more; add it under tables", l.Table, l.ID)}
 	}
 	if l.Payload == nil && !l.PayloadNull || l.Columns == nil {
 		return r.tableRow(ctx, t, l)

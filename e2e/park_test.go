@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -11,6 +12,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/walrelay/walrelay/e2e/fixture"
+	"github.com/walrelay/walrelay/internal/testenv"
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
@@ -232,4 +234,35 @@ func TestEventsQueuedBehindOneThatTheStreamRefusesAreParked(t *testing.T) {
 			inOrder(t, w)
 		})
 	}
+}
+
+// I1, I5: a crash of PostgreSQL puts the slot back to before what was parked
+// and released since; none of it comes a second time.
+func TestReleasedEventsThatTheSlotSendsAgainAreNotStoredAgain(t *testing.T) {
+	t.Parallel()
+	cluster := envtest.Postgres(t, testenv.PGConfig{})
+	w := fixture.New(t, fixture.Config{Postgres: cluster, Stream: shortDuplicates, Flags: parked()})
+	relay := w.Start()
+	place(w, "good", "{}", 1)
+	w.Stored(1)
+	w.Exec("CHECKPOINT")
+	before := w.SlotAt()
+	place(w, "bad", refusedHeaders, 1)
+	place(w, "bad", "{}", 20)
+	w.Dead(21)
+	discardFirst(w)
+	awaitReleased(t, w)
+	w.Stored(21)
+	relay.Kill()
+	if err := errors.Join(cluster.Kill(t.Context()), cluster.Start(t.Context())); err != nil {
+		t.Fatal(err)
+	}
+	if now := w.SlotAt(); now > before {
+		t.Errorf("the slot stands at %s after the crash, want it back at %s: the drill drilled nothing", now, before)
+	}
+	w.Start()
+	place(w, "bad", "{}", 5)
+	w.Stored(26)
+	w.Check()
+	inOrder(t, w)
 }
