@@ -125,11 +125,6 @@ func (s *session) release(ctx context.Context, first int64) error {
 // there is none.
 func (r *release) begin(ctx context.Context) error {
 	s := r.s
-	for _, st := range s.streams {
-		if !st.started {
-			return &waitError{fmt.Sprintf("stream %q cannot be had", st.name)}
-		}
-	}
 	waiting, err := r.waiting(ctx, 1)
 	if err != nil {
 		return err
@@ -194,6 +189,9 @@ func (r *release) start(ctx context.Context) (err error) {
 // removed it since, its sequence is not known.
 func (r *release) look(ctx context.Context) error {
 	for _, st := range r.s.streams {
+		if !st.started {
+			continue // what goes there waits
+		}
 		last, err := st.pub.EachHeader(ctx, r.read[st.name], func(m publish.StoredMessage) error {
 			if m.Header.Get(envelope.HeaderSource) == r.s.cfg.Source && m.Header.Get(envelope.HeaderOrigin) == r.repair.origin {
 				r.stored[m.Header.Get(envelope.HeaderMsgID)] = m.Seq
@@ -295,7 +293,7 @@ func (r *release) route(ctx context.Context, l *deadletter.Letter, routed *route
 	}
 	switch routed.Verdict {
 	case router.Publish:
-		if r.s.streams[routed.StreamIndex].behind.Load() {
+		if st := r.s.streams[routed.StreamIndex]; !st.started || st.behind.Load() {
 			return nil, why, &waitError{fmt.Sprintf("stream %q is left behind", routed.Stream)}
 		}
 		if l.EventID != "" {
