@@ -212,7 +212,7 @@ func TestEventsQueuedBehindOneThatTheStreamRefusesAreParked(t *testing.T) {
 			w.Start().Await("relaying", fixture.Patience)
 			w.Stored(1)
 			w.UpdateStream(func(c *jetstream.StreamConfig) { c.MaxMsgSize = 2000 }) // the router does not know
-			slow := func(d time.Duration) { // answers come when the rest has been handed over
+			slow := func(d time.Duration) {                                         // answers come when the rest has been handed over
 				if err := w.NATSProxy.Slow(testenv.Downstream, d); err != nil {
 					t.Fatal(err)
 				}
@@ -249,7 +249,8 @@ func TestEventsQueuedBehindOneThatTheStreamRefusesAreParked(t *testing.T) {
 func TestReleasedEventsThatTheSlotSendsAgainAreNotStoredAgain(t *testing.T) {
 	t.Parallel()
 	w := fixture.New(t, fixture.Config{Stream: shortDuplicates, More: []string{"B"}, Flags: parked(
-		"--routes", `[{event_types: [orphan], stream: B, subject: "b.{event_type}"}, {}]`)})
+		"--routes", `[{event_types: [orphan], stream: B, subject: "b.{event_type}"}, {}]`,
+	)})
 	relay := w.Start()
 	placeKind(w, "placed", 1)
 	w.Stored(1)
