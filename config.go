@@ -75,7 +75,7 @@ type Config struct {
 	CloudEvents bool
 
 	// OnPoison says what becomes of an event that can never be published:
-	// [PoisonDeadLetter] or [PoisonHalt]. Empty means PoisonDeadLetter.
+	// [PoisonDeadLetter], [PoisonPark] or [PoisonHalt]. Empty means PoisonDeadLetter.
 	OnPoison string
 	// OnUnrouted says what becomes of an event that no route or stream takes:
 	// [UnroutedWait] or [UnroutedDeadLetter]. Empty means UnroutedWait.
@@ -214,8 +214,8 @@ func (c Config) withDefaults() (Config, error) {
 	if c.HealLimit < 1 {
 		bad("HealLimit", fmt.Sprint(c.HealLimit), "use at least 1; on_gap: halt heals nothing unasked")
 	}
-	if c.OnPoison != PoisonDeadLetter && c.OnPoison != PoisonHalt {
-		bad("OnPoison", c.OnPoison, "use dead-letter or halt")
+	if c.OnPoison != PoisonDeadLetter && c.OnPoison != PoisonPark && c.OnPoison != PoisonHalt {
+		bad("OnPoison", c.OnPoison, "use dead-letter, park or halt")
 	}
 	if c.OnUnrouted != UnroutedWait && c.OnUnrouted != UnroutedDeadLetter {
 		bad("OnUnrouted", c.OnUnrouted, "use wait or dead-letter")

@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/publish"
@@ -167,14 +168,14 @@ func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDe
 		if err != nil {
 			return err
 		}
-		return s.missing(ctx, tx, d, have, routes, &found, func(_ *reconcile.Row, routed *router.Routed) error {
+		return s.missing(ctx, tx, d, have, routes, &found, func(row *reconcile.Row, routed *router.Routed) error {
 			if note != nil && time.Since(noted) > time.Second {
 				noted = time.Now()
 				if err := note(found); err != nil {
 					return err
 				}
 			}
-			return r.publish(ctx, routed)
+			return r.publish(ctx, &row.Row, routed)
 		})
 	})
 	if err != nil {
@@ -253,6 +254,9 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 		now.From = min(st.base.From, again.LastSeq)
 	}
 	err = s.recordGap(ctx, gap, func(ctx context.Context, tx pgx.Tx) error {
+		if _, err := deadletter.Reopen(ctx, tx, s.cfg.Schema, s.cfg.Source, st.name, again.LastSeq); err != nil {
+			return err
+		}
 		return witness.LostEnd(ctx, tx, s.cfg.Schema, s.cfg.Source, st.name, now)
 	})
 	if err != nil {

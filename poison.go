@@ -10,6 +10,9 @@ import (
 const (
 	// PoisonDeadLetter records it and goes on. The default.
 	PoisonDeadLetter = "dead-letter"
+	// PoisonPark records it, and each later event of its aggregate behind it,
+	// until it is dealt with; then those are published in their order.
+	PoisonPark = "park"
 	// PoisonHalt stops delivery at it until an operator has decided.
 	PoisonHalt = "halt"
 )

@@ -42,6 +42,7 @@ type reader struct {
 
 	maxPayload int // the largest that the server has named
 	flood      *flood
+	recorded   recorded
 }
 
 func newReader(s *session) *reader {
@@ -100,6 +101,7 @@ func (r *reader) heal(ctx context.Context) error {
 	}
 	s.r.state.set(ctx, StateRelaying, "")
 	s.spawn(func() error { return s.proveLoop(ctx) })
+	s.spawn(func() error { return s.releaseLoop(ctx) })
 	return nil
 }
 
@@ -237,8 +239,15 @@ func (r *reader) insert(ctx context.Context) error {
 			}
 		}
 	}
+	if recorded, err := r.recordedBefore(ctx); recorded || err != nil {
+		s.r.count.passed.Add(1)
+		return err
+	}
 	switch r.routed.Verdict {
 	case router.Publish:
+		if parked, err := r.follow(ctx); parked || err != nil {
+			return err
+		}
 		return r.publish(ctx)
 	case router.Refused:
 		return r.refuse(ctx)
@@ -386,22 +395,32 @@ func (r *reader) publish(ctx context.Context) error {
 	return err
 }
 
+// follow parks the row if its aggregate is parked.
+func (r *reader) follow(ctx context.Context) (parked bool, err error) {
+	return r.s.follow(ctx, &r.routed.Event, r.letter)
+}
+
+func (r *reader) letter() deadletter.Letter { return letterOfRow(r.s.router, &r.row, &r.routed) }
+
 // refuse records a row that can never be published, before anything behind it
 // is sent. When PostgreSQL is in the way, the session ends and the next one
 // meets the same row again.
 func (r *reader) refuse(ctx context.Context) error {
 	s := r.s
+	if parked, err := r.follow(ctx); parked || err != nil {
+		return err
+	}
 	if s.cfg.OnPoison == PoisonHalt {
 		return &HaltError{
 			Object:  fmt.Sprintf("event %q of table %s at position %s", r.routed.Event.ID, r.row.Relation, r.row.Position),
 			Problem: "can never be published: " + r.routed.Refusal.Detail,
-			Fix:     "restart with --on-poison dead-letter to record it and go on",
+			Fix:     "restart with --on-poison dead-letter or park to record it and go on",
 		}
 	}
 	if err := r.allow(ctx, string(r.routed.Refusal.Reason)); err != nil {
 		return err
 	}
-	if err := s.record(ctx, letterOfRow(&r.row, &r.routed)); err != nil {
+	if _, err := s.recordRefused(ctx, r.letter()); err != nil {
 		return err
 	}
 	s.r.count.refused.Add(1)

@@ -28,9 +28,10 @@ func (s *session) record(ctx context.Context, letter deadletter.Letter) error {
 }
 
 // letterOfRow is the record of a row that the router refused.
-func letterOfRow(row *router.Row, routed *router.Routed) deadletter.Letter {
+func letterOfRow(r *router.Router, row *router.Row, routed *router.Routed) deadletter.Letter {
 	e := &routed.Event
 	return deadletter.Letter{
+		Columns:  r.Further(row),
 		Position: row.Position, EventID: e.ID, Table: e.Table,
 		AggregateType: e.AggregateType, AggregateID: e.AggregateID, EventType: e.EventType,
 		Stream: routed.Stream, Subject: routed.Message.Subject, RowHeaders: e.Headers, Payload: e.Payload, PayloadNull: e.NullPayload,
@@ -57,7 +58,11 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 		refused.Position = envelope.Position{} // it was read from the table, which knows none
 	}
 	committed, _ := time.Parse(time.RFC3339Nano, header[envelope.HeaderCommittedAt]) // zero where the header is left out
-	err := s.record(ctx, deadletter.Letter{
+	take := s.recordRefused
+	if r := s.repairOf(refused.Tx); aside && r != nil && r.refuse != nil {
+		take = func(ctx context.Context, l deadletter.Letter) (bool, error) { return false, r.refuse(ctx, l) }
+	}
+	parked, err := take(ctx, deadletter.Letter{
 		Position: refused.Position, EventID: refused.Message.MsgID, Table: refused.Message.Table,
 		AggregateType: aggregateType, AggregateID: aggregateID, EventType: eventType,
 		Stream: refused.Stream, Subject: refused.Message.Subject, Payload: refused.Message.Body,
@@ -70,6 +75,11 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 	s.r.count.refused.Add(1)
 	s.log.WarnContext(ctx, "event refused by the stream and recorded as a dead letter",
 		slog.String("reason", reason), slog.String("detail", refused.Detail), slog.String("position", refused.Position.String()))
+	if parked {
+		// Later events of the aggregate may have been handed over already. The
+		// next session reads them again, and parks them.
+		return s.restart(ctx, "the aggregate of an event that its stream refused is parked")
+	}
 	if aside {
 		s.aside(refused.Tx, 1, true)
 		return nil

@@ -12,6 +12,8 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/deadletter"
+	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/reconcile"
 	"github.com/walrelay/walrelay/internal/router"
@@ -238,6 +240,10 @@ type repair struct {
 	origin string // <kind>/<number>
 	ref    uint64 // what the publishers report it by
 	late   bool
+	parks  bool // what is of a parked aggregate is parked as well
+	once   bool // see publish.Aside
+
+	refuse func(context.Context, deadletter.Letter) error // takes what can never be stored; nil: it becomes a dead letter
 
 	mu      sync.Mutex
 	changed chan struct{}
@@ -252,7 +258,8 @@ const asideTx = 1 << 63
 
 // newRepair gives a repair whose reports reach it until end is called.
 func (s *session) newRepair(kind string, number int64, late bool) *repair {
-	r := &repair{s: s, origin: fmt.Sprintf("%s/%d", kind, number), late: late, changed: make(chan struct{})}
+	r := &repair{s: s, origin: fmt.Sprintf("%s/%d", kind, number), late: late, changed: make(chan struct{}), once: kind == job.Heal || kind == job.Backfill}
+	r.parks = kind == job.Heal || kind == job.Backfill
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.repairs++
@@ -271,13 +278,21 @@ func (r *repair) end() {
 }
 
 // publish sends one row; it waits for room.
-func (r *repair) publish(ctx context.Context, routed *router.Routed) error {
+func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Routed) error {
 	s := r.s
 	r.add(&r.sent, 1)
-	if routed.Verdict == router.Refused {
-		if err := s.record(ctx, letterOfRow(&router.Row{}, routed)); err != nil {
-			return err
-		}
+	letter := func() deadletter.Letter { return letterOfRow(s.router, row, routed) }
+	recorded, err := false, error(nil)
+	if r.parks {
+		recorded, err = s.follow(ctx, &routed.Event, letter)
+	}
+	if !recorded && err == nil && routed.Verdict == router.Refused {
+		recorded, err = true, r.rejected(ctx, letter())
+	}
+	if err != nil {
+		return err
+	}
+	if recorded {
 		r.add(&r.refused, 1)
 		r.add(&r.done, 1)
 		return nil
@@ -285,7 +300,16 @@ func (r *repair) publish(ctx context.Context, routed *router.Routed) error {
 	m := &routed.Message
 	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &publish.Message{
 		Subject: m.Subject, Headers: m.Headers[1:], Body: m.Body, MsgID: m.MsgID, Table: routed.Event.Table, Key: aggregateKey(&routed.Event),
-	}, publish.Aside{Origin: r.origin, Late: r.late, Once: true})
+	}, publish.Aside{Origin: r.origin, Late: r.late, Once: r.once})
+}
+
+// rejected takes an event that can never be stored as it is.
+func (r *repair) rejected(ctx context.Context, l deadletter.Letter) error {
+	if r.refuse != nil {
+		return r.refuse(ctx, l)
+	}
+	_, err := r.s.recordRefused(ctx, l)
+	return err
 }
 
 func (r *repair) add(to *int64, n int64) {
@@ -319,11 +343,17 @@ func (r *repair) stored() int64 {
 	return r.done - r.refused
 }
 
+// repairOf gives the repair that a publisher reports of; nil for one that has
+// ended.
+func (s *session) repairOf(ref uint64) *repair {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.repairing[ref]
+}
+
 // aside tells the repair that the publishers report of.
 func (s *session) aside(ref uint64, n int, refused bool) {
-	s.mu.Lock()
-	r := s.repairing[ref]
-	s.mu.Unlock()
+	r := s.repairOf(ref)
 	if r == nil {
 		return
 	}

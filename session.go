@@ -71,6 +71,8 @@ type session struct {
 	gapOpen    atomic.Bool // nothing is proven while a gap is open
 	repairs    uint64      // guarded by mu, as is repairing
 	repairing  map[uint64]*repair
+	parking    parking
+	resumedAt  envelope.LSN // from where on the slot sends
 
 	renewal    atomic.Bool // the session ends so that the next one takes up a stream
 	stopIntake context.CancelFunc

@@ -141,6 +141,7 @@ func (s *session) start(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	s.resumedAt = info.Confirmed
 	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch, Left: witness.Left(s.epochs)}
 	for _, st := range s.streams {
 		known := witnessed[st.name]

@@ -63,18 +63,17 @@ func (r *reader) allow(ctx context.Context, reason string) error {
 }
 
 // recall tells the flood of what earlier sessions refused, so that a restart
-// does not let another hundred through.
+// does not let another hundred through, and reads what they parked and recorded.
 func (r *reader) recall(ctx context.Context) error {
 	s := r.s
 	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		letters, err := deadletter.List(ctx, conn, s.cfg.Schema, deadletter.Filter{Source: s.cfg.Source, All: true, Since: time.Now().Add(-floodWindow)})
-		if err != nil {
+		if err := deadletter.Refusals(ctx, conn, s.cfg.Schema, s.cfg.Source, time.Now().Add(-floodWindow), r.flood.recent); err != nil {
 			return err
 		}
-		for _, l := range letters {
-			r.flood.recent(l.Reason, l.At)
+		if err := s.recallParked(ctx, conn); err != nil {
+			return err
 		}
-		return nil
+		return r.recallRecorded(ctx, conn)
 	})
 }
 

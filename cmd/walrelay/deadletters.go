@@ -136,6 +136,8 @@ func letterState(l *deadletter.Letter) string {
 	switch {
 	case !l.ResolvedAt.IsZero():
 		return firstOf(l.Resolution, "resolved")
+	case l.Parks:
+		return "open, others wait"
 	case l.ParkedBehind > 0:
 		return fmt.Sprintf("parked behind %d", l.ParkedBehind)
 	}

@@ -78,7 +78,7 @@ type relaying struct {
 	Silence        time.Duration `help:"How long PostgreSQL may be silent before the connection counts as lost." default:"1m"`
 	DrainTimeout   time.Duration `help:"How long a stop waits for acknowledgements." default:"20s"`
 
-	OnPoison        string        `help:"What becomes of an event that can never be published: dead-letter or halt." enum:"dead-letter,halt" default:"dead-letter"`
+	OnPoison        string        `help:"What becomes of an event that can never be published: dead-letter, park (later events of its aggregate wait behind it) or halt." enum:"dead-letter,park,halt" default:"dead-letter"`
 	OnUnrouted      string        `help:"What becomes of an event that no route or stream takes: wait or dead-letter." enum:"wait,dead-letter" default:"wait"`
 	DeadLetterLimit int           `help:"Dead letters of one reason within a minute; beyond it delivery waits for an operator." default:"100"`
 	OnGap           string        `help:"What to do about events that the slot or the broker no longer has: heal them from the table, or halt." enum:"heal,halt" default:"heal"`

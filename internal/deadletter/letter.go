@@ -28,23 +28,30 @@ type Letter struct {
 	// RowHeaders is the text of the row's headers column, as it was; nil for
 	// null.
 	RowHeaders []byte
-	Payload    []byte
+	// Columns are id, created_at and the further mapped columns of the row by
+	// name, each as PostgreSQL's text or nil for null: with them the letter
+	// can be routed again without its row. Nil: not known.
+	Columns map[string]*string
+	Payload []byte
 	// PayloadNull says that the payload was SQL's null.
 	PayloadNull bool
 	Reason      string // a stable word
 	Error       string // for the operator: object, what is wrong, fix
 	CommittedAt time.Time
+	// ParkedBehind is the id of the letter that it waits behind; 0 if none.
+	ParkedBehind int64
 
 	// What follows is filled by reading.
 
-	PayloadSize  int64
-	PayloadHash  []byte // SHA-256
-	At           time.Time
-	ParkedBehind int64 // id of the letter that it waits behind; 0 if none
-	ResolvedAt   time.Time
-	ResolvedBy   string
-	Resolution   string
-	Sequence     int64
+	PayloadSize int64
+	PayloadHash []byte // SHA-256
+	At          time.Time
+	// Parks says that it is the first one of a parked aggregate.
+	Parks      bool
+	ResolvedAt time.Time
+	ResolvedBy string
+	Resolution string
+	Sequence   int64
 }
 
 // headers gives the text of the row's headers as PostgreSQL takes it; nil for

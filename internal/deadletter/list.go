@@ -30,7 +30,7 @@ type Filter struct {
 }
 
 const columns = `id, source, coalesce(position, ''), coalesce(event_id, ''), "table", coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
-	coalesce(event_type, ''), coalesce(stream, ''), coalesce(subject, ''), headers::text, payload_null, payload_size, payload_sha256, reason, error,
+	coalesce(event_type, ''), coalesce(stream, ''), coalesce(subject, ''), headers::text, columns, payload_null, payload_size, payload_sha256, reason, error,
 	committed_at, at, coalesce(parked_behind, 0), resolved_at, coalesce(resolved_by, ''), coalesce(resolution, ''), coalesce(sequence, 0)`
 
 // List gives letters without their payloads, oldest first.
@@ -106,9 +106,10 @@ func scan(row pgx.CollectableRow) (Letter, error) {
 	var l Letter
 	var position string
 	var headers *string
+	var extra []byte
 	var committed, resolved *time.Time
 	err := row.Scan(&l.ID, &l.Source, &position, &l.EventID, &l.Table, &l.AggregateType, &l.AggregateID, &l.EventType, &l.Stream, &l.Subject,
-		&headers, &l.PayloadNull, &l.PayloadSize, &l.PayloadHash, &l.Reason, &l.Error, &committed, &l.At, &l.ParkedBehind,
+		&headers, &extra, &l.PayloadNull, &l.PayloadSize, &l.PayloadHash, &l.Reason, &l.Error, &committed, &l.At, &l.ParkedBehind,
 		&resolved, &l.ResolvedBy, &l.Resolution, &l.Sequence, &l.Payload)
 	if err != nil {
 		return l, err
@@ -117,6 +118,12 @@ func scan(row pgx.CollectableRow) (Letter, error) {
 		if err := l.setHeaders(*headers); err != nil {
 			return l, err
 		}
+	}
+	if err := l.setColumns(extra); err != nil {
+		return l, err
+	}
+	if l.Parks = l.ParkedBehind == l.ID; l.Parks {
+		l.ParkedBehind = 0
 	}
 	if committed != nil {
 		l.CommittedAt = *committed
@@ -128,4 +135,26 @@ func scan(row pgx.CollectableRow) (Letter, error) {
 		l.Position, err = envelope.ParsePosition(position)
 	}
 	return l, err
+}
+
+// From gives the positions of letters, in any state, of transactions that
+// committed at or behind lsn: the slot may send their events again. It gives at
+// most limit, the earliest ones.
+func From(ctx context.Context, q Querier, schema, source string, lsn envelope.LSN, limit int) ([]envelope.Position, error) {
+	rows, err := q.Query(ctx, `SELECT position FROM `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
+		WHERE source = $1 AND commit_lsn >= $2::text::pg_lsn ORDER BY epoch, commit_lsn, idx LIMIT $3`, source, lsn.String(), limit)
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters from LSN %s on: %w", lsn, err)
+	}
+	found, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p envelope.Position, err error) {
+		var text string
+		if err = row.Scan(&text); err == nil {
+			p, err = envelope.ParsePosition(text)
+		}
+		return p, err
+	})
+	if err != nil {
+		return nil, fmt.Errorf("read the dead letters from LSN %s on: %w", lsn, err)
+	}
+	return found, nil
 }

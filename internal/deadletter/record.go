@@ -26,27 +26,41 @@ const (
 // Record commits a letter, durably whatever the database's synchronous_commit
 // is. Recording the same position again does nothing and gives inserted false.
 func Record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence Fence) (inserted bool, err error) {
+	return record(ctx, conn, schema, l, fence, func(context.Context, pgx.Tx, int64) error { return nil })
+}
+
+// record is Record with more to do in the same transaction where the letter is
+// new.
+func record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence Fence,
+	then func(ctx context.Context, tx pgx.Tx, id int64) error,
+) (inserted bool, err error) {
 	payload, size, hash := l.payload()
+	extra, err := l.columnsText()
+	if err != nil {
+		return false, fmt.Errorf("record a dead letter of table %s: %w", l.Table, err)
+	}
+	var behind any
+	if l.ParkedBehind > 0 {
+		behind = l.ParkedBehind
+	}
 	var epoch, lsn, index any
 	if !l.Position.IsZero() {
 		epoch, lsn, index = int64(l.Position.Epoch), l.Position.Commit.String(), int64(l.Position.Index) //nolint:gosec // an index is far below 2^63
 	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL synchronous_commit = on`); err != nil {
-			return err
-		}
-		if err := fence(ctx, tx); err != nil {
-			return err
-		}
+	var id int64
+	err = fenced(ctx, conn, fence, func(tx pgx.Tx) error {
 		insert := func(tx pgx.Tx, headersSQL string) error {
-			tag, err := tx.Exec(ctx, `INSERT INTO `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
+			err := tx.QueryRow(ctx, `INSERT INTO `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
 				(source, epoch, commit_lsn, idx, event_id, "table", aggregate_type, aggregate_id, event_type, subject, stream,
-				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at)
-				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19)
-				ON CONFLICT DO NOTHING`,
+				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at, columns, parked_behind)
+				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+				ON CONFLICT DO NOTHING RETURNING id`,
 				l.Source, epoch, lsn, index, null(l.EventID), clean(l.Table), null(l.AggregateType), null(l.AggregateID), null(l.EventType),
-				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt))
-			inserted = err == nil && tag.RowsAffected() == 1
+				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt), extra, behind).Scan(&id)
+			inserted = err == nil
+			if errors.Is(err, pgx.ErrNoRows) {
+				return nil
+			}
 			return err
 		}
 		// The headers may be a text that only nearly is JSON, and only
@@ -55,6 +69,9 @@ func Record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence 
 		err := pgx.BeginFunc(ctx, tx, func(savepoint pgx.Tx) error { return insert(savepoint, headersAsObject) })
 		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && (strings.HasPrefix(pg.Code, "22") || strings.HasPrefix(pg.Code, "54")) {
 			err = insert(tx, headersAsText)
+		}
+		if err == nil && inserted {
+			err = then(ctx, tx, id)
 		}
 		return err
 	})

@@ -1,0 +1,159 @@
+package deadletter_test
+
+import (
+	"errors"
+	"slices"
+	"testing"
+
+	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/deadletter"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
+)
+
+// of is a letter of an aggregate.
+func of(aggregate string, index uint64) deadletter.Letter {
+	l := letter(index)
+	l.AggregateID, l.EventID = aggregate, aggregate+string(rune('a'+index))
+	return l
+}
+
+func first(t *testing.T, conn *pgx.Conn, l deadletter.Letter) int64 {
+	t.Helper()
+	id, err := deadletter.RecordFirst(t.Context(), conn, "walrelay", l, open)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return id
+}
+
+func behind(t *testing.T, conn *pgx.Conn, l deadletter.Letter, id int64) {
+	t.Helper()
+	l.ParkedBehind, l.Reason = id, deadletter.ReasonParked
+	if ok, err := deadletter.Record(t.Context(), conn, "walrelay", l, open); err != nil || !ok {
+		t.Fatalf("Record = %v, %v; want true", ok, err)
+	}
+}
+
+// indices are the positions' indices of what waits.
+func indices(t *testing.T, conn *pgx.Conn, id int64, limit int) (list []uint64) {
+	t.Helper()
+	found, err := deadletter.Waiting(t.Context(), conn, "walrelay", id, limit)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, l := range found {
+		list = append(list, l.Position.Index)
+	}
+	return list
+}
+
+// I3: what waits comes in the order of the events, whatever the order in which
+// it was recorded, and behind the earliest one that was refused.
+func TestWhatIsParkedWaitsInTheOrderOfTheEventsBehindTheEarliestRefusal(t *testing.T) {
+	t.Parallel()
+	conn := migrated(t, envtest.SharedPostgres(t))
+	later := first(t, conn, of("1", 5))
+	behind(t, conn, of("1", 9), later)
+	behind(t, conn, of("1", 7), later)
+	other := first(t, conn, of("2", 6))
+	id := first(t, conn, of("1", 3))
+	healed := of("1", 0)
+	healed.Position = envelope.Position{}
+	behind(t, conn, healed, id)
+	if got, want := indices(t, conn, id, 10), []uint64{0, 5, 7, 9}; !slices.Equal(got, want) {
+		t.Errorf("what waits is %v, want %v: the later refusal and what waited behind it wait behind the earlier one", got, want)
+	}
+	if got := indices(t, conn, id, 2); len(got) != 2 {
+		t.Errorf("Waiting gives %d letters, want the 2 asked for", len(got))
+	}
+	if got := indices(t, conn, later, 10); len(got) > 0 {
+		t.Errorf("behind the later refusal waits %v, want nothing any more", got)
+	}
+	if again := first(t, conn, of("1", 3)); again != id {
+		t.Errorf("RecordFirst of the same event gives %d, want %d again", again, id)
+	}
+	parked, err := deadletter.ParkedAggregates(t.Context(), conn, "walrelay", "s", 10)
+	want := []deadletter.Parked{{AggregateType: "order", AggregateID: "2", First: other}, {AggregateType: "order", AggregateID: "1", First: id}}
+	if err != nil || !slices.Equal(parked, want) {
+		t.Errorf("ParkedAggregates = %+v, %v; want %+v", parked, err, want)
+	}
+	if l, err := deadletter.Get(t.Context(), conn, "walrelay", id); err != nil || !l.Parks || l.ParkedBehind != 0 || l.CheckAlone() != nil {
+		t.Errorf("the first letter is %+v (%v), want it to park and to be dealt with alone", l, err)
+	}
+	if l, err := deadletter.Get(t.Context(), conn, "walrelay", later); err != nil || l.Parks || l.ParkedBehind != id || !errors.Is(l.CheckAlone(), deadletter.ErrParked) {
+		t.Errorf("the later letter is %+v (%v), want it not to be dealt with alone", l, err)
+	}
+}
+
+// A release ends at a letter that is refused: the rest waits behind that one.
+func TestAReleasedLetterIsResolvedOnceAndARefusedOneTakesTheRestBehindIt(t *testing.T) {
+	t.Parallel()
+	conn := migrated(t, envtest.SharedPostgres(t))
+	id := first(t, conn, of("1", 1))
+	for i := range uint64(3) {
+		behind(t, conn, of("1", 2+i), id)
+	}
+	done := []deadletter.Resolution{{ID: id + 1, How: deadletter.Released, Sequence: 7}, {ID: id, How: "discarded"}}
+	if err := deadletter.Settle(t.Context(), conn, "walrelay", done, "x", open); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := deadletter.Resolved(t.Context(), conn, "walrelay", []int64{id, id + 1, id + 2}); err != nil || !slices.Equal(got, []int64{id, id + 1}) {
+		t.Errorf("Resolved = %v, %v; want %d and %d", got, err, id, id+1)
+	}
+	if err := deadletter.Refuse(t.Context(), conn, "walrelay", id+2, id, "too_large", "why", open); err != nil {
+		t.Fatal(err)
+	}
+	if got := indices(t, conn, id+2, 10); !slices.Equal(got, []uint64{4}) {
+		t.Errorf("behind the refused one waits %v, want event 4 alone", got)
+	}
+	if l, err := deadletter.Get(t.Context(), conn, "walrelay", id+2); err != nil || l.Reason != "too_large" || !l.Parks {
+		t.Errorf("the refused one is %+v (%v), want it to park with its reason", l, err)
+	}
+	if l, err := deadletter.Get(t.Context(), conn, "walrelay", id+1); err != nil || l.Resolution != deadletter.Released || l.Sequence != 7 || l.ParkedBehind != id {
+		t.Errorf("the released one is %+v (%v), want its resolution as it was", l, err)
+	}
+	// I1: what the stream lost of it is to be released again.
+	for last, want := range map[uint64]int64{7: 0, 6: 1} {
+		err := pgx.BeginFunc(t.Context(), conn, func(tx pgx.Tx) error {
+			n, err := deadletter.Reopen(t.Context(), tx, "walrelay", "s", "S", last)
+			if n != want {
+				t.Errorf("Reopen of what is beyond sequence %d = %d letters, want %d", last, n, want)
+			}
+			return errors.Join(err, errUndo)
+		})
+		if !errors.Is(err, errUndo) {
+			t.Fatal(err)
+		}
+	}
+}
+
+var errUndo = errors.New("undo")
+
+// A row is routed again with what its letter keeps, to the letter.
+func TestTheFurtherColumnsOfARowComeBack(t *testing.T) {
+	t.Parallel()
+	conn := migrated(t, envtest.SharedPostgres(t))
+	text := "a \"quoted\" <text>\n\u2028"
+	for i, columns := range []map[string]*string{nil, {}, {"id": &text, "tenant": nil}} {
+		l := letter(uint64(i))
+		l.Columns = columns
+		if _, err := deadletter.Record(t.Context(), conn, "walrelay", l, open); err != nil {
+			t.Fatal(err)
+		}
+	}
+	found, err := deadletter.List(t.Context(), conn, "walrelay", deadletter.Filter{})
+	if err != nil || len(found) != 3 || found[0].Columns != nil || found[1].Columns == nil || found[2].Columns["id"] == nil {
+		t.Fatalf("List = %+v, %v; want three letters with their columns", found, err)
+	}
+	if got := found[2].Columns; *got["id"] != text || got["tenant"] != nil || len(got) != 2 {
+		t.Errorf("columns = %v, want them as they were", got)
+	}
+	if from, err := deadletter.From(t.Context(), conn, "walrelay", "s", letter(0).Position.Commit, 2); err != nil || len(from) != 2 || from[1] != letter(1).Position {
+		t.Errorf("From = %v, %v; want the first two positions", from, err)
+	}
+	if from, err := deadletter.From(t.Context(), conn, "walrelay", "s", letter(0).Position.Commit+1, 2); err != nil || len(from) != 0 {
+		t.Errorf("From a later LSN = %v, %v; want none", from, err)
+	}
+}
