@@ -41,6 +41,8 @@ func (s *session) healOpen(ctx context.Context) error {
 		return err
 	}
 	for i := range jobs {
+		s.seenJob = max(s.seenJob, jobs[i].ID)
+		s.r.seenJob.Store(max(s.r.seenJob.Load(), jobs[i].ID))
 		if jobs[i].Kind == job.Backfill {
 			if err := s.backfill(ctx, &jobs[i]); err != nil {
 				return err
@@ -163,18 +165,18 @@ func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDe
 		if err != nil {
 			return err
 		}
-		routes, err := s.ownRouter()
+		routes, err := s.ownRouter(0)
 		if err != nil {
 			return err
 		}
-		return s.missing(ctx, tx, d, have, routes, &found, func(_ *reconcile.Row, routed *router.Routed) error {
+		return s.missing(ctx, tx, d, have, routes, &found, func(row *reconcile.Row, routed *router.Routed) error {
 			if note != nil && time.Since(noted) > time.Second {
 				noted = time.Now()
 				if err := note(found); err != nil {
 					return err
 				}
 			}
-			return r.publish(ctx, routed)
+			return r.publish(ctx, &row.Row, routed)
 		})
 	})
 	if err != nil {

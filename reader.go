@@ -102,6 +102,7 @@ func (r *reader) heal(ctx context.Context) error {
 	}
 	s.r.state.set(ctx, StateRelaying, "")
 	s.spawn(func() error { return s.proveLoop(ctx) })
+	s.spawn(func() error { return s.jobLoop(ctx) })
 	return nil
 }
 
@@ -390,7 +391,7 @@ func (r *reader) refuse(ctx context.Context) error {
 	if err := r.allow(ctx, string(r.routed.Refusal.Reason)); err != nil {
 		return err
 	}
-	if err := s.record(ctx, letterOfRow(&r.row, &r.routed)); err != nil {
+	if err := s.record(ctx, letterOfRow(s.router, &r.row, &r.routed)); err != nil {
 		return err
 	}
 	s.r.count.refused.Add(1)

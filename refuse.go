@@ -28,9 +28,10 @@ func (s *session) record(ctx context.Context, letter deadletter.Letter) error {
 }
 
 // letterOfRow is the record of a row that the router refused.
-func letterOfRow(row *router.Row, routed *router.Routed) deadletter.Letter {
+func letterOfRow(r *router.Router, row *router.Row, routed *router.Routed) deadletter.Letter {
 	e := &routed.Event
 	return deadletter.Letter{
+		Columns: r.Further(row),
 		Position: row.Position, EventID: e.ID, Table: e.Table,
 		AggregateType: e.AggregateType, AggregateID: e.AggregateID, EventType: e.EventType,
 		Stream: routed.Stream, Subject: routed.Message.Subject, RowHeaders: e.Headers, Payload: e.Payload, PayloadNull: e.NullPayload,
@@ -56,9 +57,17 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 	if aside {
 		refused.Position = envelope.Position{} // it was read from the table, which knows none
 	}
+	id := refused.Message.MsgID
+	if event := header[envelope.HeaderEventID]; event != "" {
+		id = event // the other one is a replay's alone
+	}
 	committed, _ := time.Parse(time.RFC3339Nano, header[envelope.HeaderCommittedAt]) // zero where the header is left out
-	err := s.record(ctx, deadletter.Letter{
-		Position: refused.Position, EventID: refused.Message.MsgID, Table: refused.Message.Table,
+	take := s.record
+	if r := s.repairOf(refused.Tx); aside && r != nil {
+		take = r.rejected
+	}
+	err := take(ctx, deadletter.Letter{
+		Position: refused.Position, EventID: id, Table: refused.Message.Table,
 		AggregateType: aggregateType, AggregateID: aggregateID, EventType: eventType,
 		Stream: refused.Stream, Subject: refused.Message.Subject, Payload: refused.Message.Body,
 		PayloadNull: header[envelope.HeaderPayload] == "null",

@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -36,6 +37,8 @@ type Relay struct {
 	lastErr string                 // why the last session ended
 	lastEnd time.Time
 	renewed time.Time // when a session last ended only to take up a stream
+
+	seenJob atomic.Int64 // newest job that a session has looked at, or that has ended a wait
 }
 
 // New checks the configuration and does no I/O. Its error joins a
@@ -87,7 +90,12 @@ func (r *Relay) Run(ctx context.Context) error {
 		if relayed {
 			pause.Reset()
 		}
-		r.wait(ctx, r.judge(ctx, err, pause.NextBackOff()))
+		d := r.judge(ctx, err, pause.NextBackOff())
+		if halts(err) {
+			r.waitAsked(ctx, d)
+		} else {
+			r.wait(ctx, d)
+		}
 	}
 	r.state.set(context.WithoutCancel(ctx), StateStopped, "")
 	return nil

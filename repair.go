@@ -5,13 +5,16 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/reconcile"
 	"github.com/walrelay/walrelay/internal/router"
@@ -182,7 +185,7 @@ func (s *session) count(ctx context.Context, d witness.GapDetail, limit int64) (
 		if err != nil {
 			return err
 		}
-		routes, err := s.ownRouter()
+		routes, err := s.ownRouter(0)
 		if err != nil {
 			return err
 		}
@@ -206,6 +209,11 @@ func (s *session) scan(ctx context.Context, f func(pgx.Tx) error) error {
 	if s.held != nil {
 		return f(s.held)
 	}
+	return s.scanNow(ctx, f)
+}
+
+// scanNow is scan with a snapshot of now.
+func (s *session) scanNow(ctx context.Context, f func(pgx.Tx) error) error {
 	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "scan")
 	if err != nil {
 		return err
@@ -218,15 +226,16 @@ func (s *session) scan(ctx context.Context, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// ownRouter is for who routes beside the reader.
-func (s *session) ownRouter() (*router.Router, error) {
+// ownRouter is for who routes beside the reader; more is what his messages have
+// of headers beside those of any that is not live, in bytes.
+func (s *session) ownRouter(more int) (*router.Router, error) {
 	r, err := newRouter(s.cfg)
 	if err != nil {
 		return nil, err
 	}
 	for _, st := range s.streams {
 		r.SetLimits(st.name, router.Limits{
-			MaxPayload: s.nats.MaxPayload(), MaxMsgSize: st.limits.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name) + publish.AsideReserve,
+			MaxPayload: s.nats.MaxPayload(), MaxMsgSize: st.limits.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name) + publish.AsideReserve + more,
 		})
 	}
 	return r, nil
@@ -239,11 +248,16 @@ type repair struct {
 	ref    uint64 // what the publishers report it by
 	late   bool
 
+	again  bool                                         // what was stored and is gone is to be stored again
+	newID  bool                                         // each message gets an id of its own
+	refuse func(context.Context, deadletter.Letter) error // takes what can never be stored; nil: it becomes a dead letter
+
 	mu      sync.Mutex
 	changed chan struct{}
 	sent    int64
 	done    int64 // of them those that are stored or dead-lettered
 	refused int64
+	found   int64 // those that a stream had already
 }
 
 // asideTx marks what a publisher reports of a repair: no transaction of the
@@ -271,21 +285,40 @@ func (r *repair) end() {
 }
 
 // publish sends one row; it waits for room.
-func (r *repair) publish(ctx context.Context, routed *router.Routed) error {
+func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Routed) error {
 	s := r.s
 	r.add(&r.sent, 1)
 	if routed.Verdict == router.Refused {
-		if err := s.record(ctx, letterOfRow(&router.Row{}, routed)); err != nil {
+		if err := r.rejected(ctx, letterOfRow(s.router, row, routed)); err != nil {
 			return err
 		}
 		r.add(&r.refused, 1)
 		r.add(&r.done, 1)
 		return nil
 	}
-	m := &routed.Message
-	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &publish.Message{
-		Subject: m.Subject, Headers: m.Headers[1:], Body: m.Body, MsgID: m.MsgID, Table: routed.Event.Table, Key: aggregateKey(&routed.Event),
-	}, publish.Aside{Origin: r.origin, Late: r.late, Once: true})
+	m := publish.Message{
+		Subject: routed.Message.Subject, Headers: routed.Message.Headers[1:], Body: routed.Message.Body, MsgID: routed.Message.MsgID,
+		Table: routed.Event.Table, Key: aggregateKey(&routed.Event),
+	}
+	if r.newID {
+		m.Headers = append(slices.Clone(m.Headers), envelope.Header{Name: envelope.HeaderEventID, Value: m.MsgID})
+		m.MsgID = r.wireID(m.MsgID)
+	}
+	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &m, publish.Aside{Origin: r.origin, Late: r.late, Once: !r.again})
+}
+
+// wireID is a new message id for an event. Every attempt of one job has the
+// same, so that the stream recognises a second one.
+func (r *repair) wireID(event string) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.s.cfg.Source+"\x00"+r.origin+"\x00"+event)).String()
+}
+
+// rejected takes an event that can never be stored as it is.
+func (r *repair) rejected(ctx context.Context, l deadletter.Letter) error {
+	if r.refuse != nil {
+		return r.refuse(ctx, l)
+	}
+	return r.s.record(ctx, l)
 }
 
 func (r *repair) add(to *int64, n int64) {
@@ -319,11 +352,28 @@ func (r *repair) stored() int64 {
 	return r.done - r.refused
 }
 
+// found is told by the publishers of what a stream has already; they hold
+// their locks meanwhile.
+func (s *session) found(ref uint64) {
+	if ref < asideTx {
+		return
+	}
+	if r := s.repairOf(ref); r != nil {
+		r.add(&r.found, 1)
+	}
+}
+
+// repairOf gives the repair that a publisher reports of; nil for one that has
+// ended.
+func (s *session) repairOf(ref uint64) *repair {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return s.repairing[ref]
+}
+
 // aside tells the repair that the publishers report of.
 func (s *session) aside(ref uint64, n int, refused bool) {
-	s.mu.Lock()
-	r := s.repairing[ref]
-	s.mu.Unlock()
+	r := s.repairOf(ref)
 	if r == nil {
 		return
 	}

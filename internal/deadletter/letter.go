@@ -28,7 +28,11 @@ type Letter struct {
 	// RowHeaders is the text of the row's headers column, as it was; nil for
 	// null.
 	RowHeaders []byte
-	Payload    []byte
+	// Columns are created_at and the further mapped columns of the row by
+	// name, each as PostgreSQL's text or nil for null: with them the letter
+	// can be routed again without its row. Nil: not known.
+	Columns map[string]*string
+	Payload []byte
 	// PayloadNull says that the payload was SQL's null.
 	PayloadNull bool
 	Reason      string // a stable word
@@ -69,6 +73,15 @@ func (l *Letter) setHeaders(stored string) error {
 	}
 	l.RowHeaders = []byte(text)
 	return nil
+}
+
+// columns gives the further columns as PostgreSQL takes them; nil for not known.
+func (l *Letter) columns() (any, error) {
+	if l.Columns == nil {
+		return nil, nil
+	}
+	text, err := json.Marshal(l.Columns)
+	return text, err
 }
 
 func (l *Letter) payload() (kept []byte, size int64, hash []byte) {

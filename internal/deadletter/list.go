@@ -2,6 +2,7 @@ package deadletter
 
 import (
 	"context"
+	"encoding/json"
 	"errors"
 	"fmt"
 	"time"
@@ -22,6 +23,7 @@ type Querier interface {
 // A Filter says which letters are listed; its zero value lists the open ones.
 type Filter struct {
 	Source string // empty: any
+	IDs    []int64 // nil: any
 	Reason string // empty: any
 	All    bool   // the resolved ones too
 	Since  time.Time
@@ -31,7 +33,7 @@ type Filter struct {
 
 const columns = `id, source, coalesce(position, ''), coalesce(event_id, ''), "table", coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
 	coalesce(event_type, ''), coalesce(stream, ''), coalesce(subject, ''), headers::text, payload_null, payload_size, payload_sha256, reason, error,
-	committed_at, at, coalesce(parked_behind, 0), resolved_at, coalesce(resolved_by, ''), coalesce(resolution, ''), coalesce(sequence, 0)`
+	committed_at, at, coalesce(parked_behind, 0), resolved_at, coalesce(resolved_by, ''), coalesce(resolution, ''), coalesce(sequence, 0), columns`
 
 // List gives letters without their payloads, oldest first.
 func List(ctx context.Context, q Querier, schema string, f Filter) ([]Letter, error) {
@@ -41,7 +43,8 @@ func List(ctx context.Context, q Querier, schema string, f Filter) ([]Letter, er
 	}
 	rows, err := q.Query(ctx, `SELECT `+columns+`, NULL::bytea FROM `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
 		WHERE ($1 = '' OR source = $1) AND ($2 = '' OR reason = $2) AND ($3 OR resolved_at IS NULL) AND at >= $4 AND id > $5
-		ORDER BY id LIMIT $6`, f.Source, f.Reason, f.All, f.Since, f.After, limit)
+			AND ($7::bigint[] IS NULL OR id = ANY ($7))
+		ORDER BY id LIMIT $6`, f.Source, f.Reason, f.All, f.Since, f.After, limit, f.IDs)
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}
@@ -106,16 +109,22 @@ func scan(row pgx.CollectableRow) (Letter, error) {
 	var l Letter
 	var position string
 	var headers *string
+	var columns []byte
 	var committed, resolved *time.Time
 	err := row.Scan(&l.ID, &l.Source, &position, &l.EventID, &l.Table, &l.AggregateType, &l.AggregateID, &l.EventType, &l.Stream, &l.Subject,
 		&headers, &l.PayloadNull, &l.PayloadSize, &l.PayloadHash, &l.Reason, &l.Error, &committed, &l.At, &l.ParkedBehind,
-		&resolved, &l.ResolvedBy, &l.Resolution, &l.Sequence, &l.Payload)
+		&resolved, &l.ResolvedBy, &l.Resolution, &l.Sequence, &columns, &l.Payload)
 	if err != nil {
 		return l, err
 	}
 	if headers != nil {
 		if err := l.setHeaders(*headers); err != nil {
 			return l, err
+		}
+	}
+	if columns != nil {
+		if err := json.Unmarshal(columns, &l.Columns); err != nil {
+			return l, fmt.Errorf("columns of dead letter %d: %w", l.ID, err)
 		}
 	}
 	if committed != nil {

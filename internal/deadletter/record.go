@@ -27,6 +27,10 @@ const (
 // is. Recording the same position again does nothing and gives inserted false.
 func Record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence Fence) (inserted bool, err error) {
 	payload, size, hash := l.payload()
+	columns, err := l.columns()
+	if err != nil {
+		return false, fmt.Errorf("record a dead letter of table %s: %w", l.Table, err)
+	}
 	var epoch, lsn, index any
 	if !l.Position.IsZero() {
 		epoch, lsn, index = int64(l.Position.Epoch), l.Position.Commit.String(), int64(l.Position.Index) //nolint:gosec // an index is far below 2^63
@@ -41,11 +45,11 @@ func Record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence 
 		insert := func(tx pgx.Tx, headersSQL string) error {
 			tag, err := tx.Exec(ctx, `INSERT INTO `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
 				(source, epoch, commit_lsn, idx, event_id, "table", aggregate_type, aggregate_id, event_type, subject, stream,
-				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at)
-				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19)
+				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at, columns)
+				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19, $20)
 				ON CONFLICT DO NOTHING`,
 				l.Source, epoch, lsn, index, null(l.EventID), clean(l.Table), null(l.AggregateType), null(l.AggregateID), null(l.EventType),
-				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt))
+				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt), columns)
 			inserted = err == nil && tag.RowsAffected() == 1
 			return err
 		}

@@ -108,6 +108,35 @@ type Event struct {
 	NullPayload bool
 }
 
+// Further gives what a dead letter of the row must keep beside its [Event] to
+// be routed again: created_at and the further mapped columns by name, each as
+// PostgreSQL's text or nil for null. It is nil where the row cannot be read.
+func (r *Router) Further(row *Row) map[string]*string {
+	if row.Relation == nil {
+		return nil
+	}
+	p, err := r.planFor(row.Relation)
+	if err != nil || p.table == nil || len(row.Tuple) != p.columns {
+		return nil
+	}
+	columns := map[string]*string{}
+	keep := func(name string, at int) {
+		switch {
+		case at < 0:
+		case row.Tuple[at].Kind == decode.Text:
+			value := string(row.Tuple[at].Data)
+			columns[name] = &value
+		case row.Tuple[at].Kind == decode.Null:
+			columns[name] = nil
+		}
+	}
+	keep(p.table.cols.CreatedAt, p.createdAt)
+	for i, e := range p.table.extras {
+		keep(e.column, p.extras[i])
+	}
+	return columns
+}
+
 // A Refusal says why a row can never be published as it is.
 type Refusal struct {
 	Reason Reason
