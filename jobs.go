@@ -194,6 +194,27 @@ func (s *session) beginJob(ctx context.Context, j *job.Job, r *repair) (present,
 	return sent, nil
 }
 
+// A coverage says what subjects each stream takes, by its index. What none takes
+// must not be sent: everything live would have to wait behind it.
+type coverage []publish.StreamFacts
+
+func (s *session) coverage(ctx context.Context) (coverage, error) {
+	c := make(coverage, len(s.streams))
+	for i, st := range s.streams {
+		info, err := s.nats.StreamInfo(ctx, st.name)
+		if err != nil {
+			return nil, &laterError{fmt.Errorf("ask for the subjects of stream %q: %w", st.name, err)}
+		}
+		c[i] = info.Facts
+	}
+	return c, nil
+}
+
+// has is true for what is not published at all.
+func (c coverage) has(routed *router.Routed) bool {
+	return routed.Verdict != router.Publish || c[routed.StreamIndex].Covers(routed.Message.Subject)
+}
+
 // eventOf is the id of the event that a message carries.
 func eventOf(m publish.StoredMessage) string {
 	if id := m.Header.Get(envelope.HeaderEventID); id != "" {
@@ -209,9 +230,9 @@ func (s *session) noteJob(ctx context.Context, j *job.Job) error {
 	})
 }
 
-// delivered waits until everything that tx sees is delivered: what the slot has
+// awaitDelivered waits until everything that tx sees is delivered: what the slot has
 // yet to send must not be sent before its turn.
-func (s *session) delivered(ctx context.Context, tx pgx.Tx) error {
+func (s *session) awaitDelivered(ctx context.Context, tx pgx.Tx) error {
 	_, at, err := witness.Capture(ctx, tx)
 	if err != nil {
 		return err

@@ -31,7 +31,7 @@ func (s *session) record(ctx context.Context, letter deadletter.Letter) error {
 func letterOfRow(r *router.Router, row *router.Row, routed *router.Routed) deadletter.Letter {
 	e := &routed.Event
 	return deadletter.Letter{
-		Columns: r.Further(row),
+		Columns:  r.Further(row),
 		Position: row.Position, EventID: e.ID, Table: e.Table,
 		AggregateType: e.AggregateType, AggregateID: e.AggregateID, EventType: e.EventType,
 		Stream: routed.Stream, Subject: routed.Message.Subject, RowHeaders: e.Headers, Payload: e.Payload, PayloadNull: e.NullPayload,

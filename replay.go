@@ -24,7 +24,7 @@ import (
 func (s *session) replay(ctx context.Context, j *job.Job) error {
 	r := s.newRepair(j.Kind, j.ID, true)
 	defer r.end()
-	r.newID = j.Arguments.NewID
+	r.again, r.newID = true, j.Arguments.NewID
 	sent, err := s.beginJob(ctx, j, r)
 	if err != nil {
 		return err
@@ -37,11 +37,15 @@ func (s *session) replay(ctx context.Context, j *job.Job) error {
 	if err != nil {
 		return err
 	}
+	taken, err := s.coverage(ctx)
+	if err != nil {
+		return err
+	}
 	j.Progress = job.Progress{}
 	noted := time.Now()
 	chosen := newChoice(s.cfg.Source, &j.Arguments)
 	err = s.scanNow(ctx, func(tx pgx.Tx) error {
-		if err := s.delivered(ctx, tx); err != nil {
+		if err := s.awaitDelivered(ctx, tx); err != nil {
 			return err
 		}
 		kept, err := keptLetters(ctx, tx, s.cfg, len(j.Arguments.IDs) > 0)
@@ -53,7 +57,7 @@ func (s *session) replay(ctx context.Context, j *job.Job) error {
 			_, before := sent[keyOf(routed.Event.ID)]
 			switch {
 			case before:
-			case routed.Verdict == router.Unrouted, routed.Verdict == router.Skip, routed.Event.ID == "", kept.has(&routed.Event):
+			case routed.Verdict == router.Unrouted, routed.Verdict == router.Skip, routed.Event.ID == "", kept.has(&routed.Event), !taken.has(routed):
 				j.Progress.Skipped++
 			default:
 				if err := r.publish(ctx, &row.Row, routed); err != nil {

@@ -31,6 +31,9 @@ func (s *session) requeue(ctx context.Context, j *job.Job) error {
 	if q.routes, err = s.ownRouter(0); err != nil {
 		return err
 	}
+	if q.taken, err = s.coverage(ctx); err != nil {
+		return err
+	}
 	j.Progress = job.Progress{}
 	noted := time.Now()
 	for _, id := range j.Arguments.Letters {
@@ -53,8 +56,9 @@ func (s *session) requeue(ctx context.Context, j *job.Job) error {
 // A requeuing is one job's run.
 type requeuing struct {
 	s      *session
-	j       *job.Job
-	routes  *router.Router
+	j      *job.Job
+	routes *router.Router
+	taken  coverage
 }
 
 // letter deals with one dead letter.
@@ -104,8 +108,12 @@ func (q *requeuing) send(ctx context.Context, l *deadletter.Letter, row *router.
 	default:
 		return q.refuse(ctx, l.ID, "", fmt.Sprintf("event type %q of table %s is published by no route now", routed.Event.EventType, l.Table))
 	}
+	if !q.taken.has(&routed) {
+		return q.refuse(ctx, l.ID, "", fmt.Sprintf("stream %q does not cover subject %q; add it there, or change the route", routed.Stream, routed.Message.Subject))
+	}
 	r := s.newRepair(job.Requeue, q.j.ID, true)
 	defer r.end()
+	r.again = true
 	r.refuse = func(ctx context.Context, again deadletter.Letter) error {
 		return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			return deadletter.RefuseAgain(ctx, conn, s.cfg.Schema, l.ID, again.Reason, again.Error, s.fence)

@@ -70,7 +70,7 @@ type session struct {
 	repairs    uint64      // guarded by mu, as is repairing
 	repairing  map[uint64]*repair
 
-	seenJob    int64       // newest job that was open when the gaps were looked at; the reader's, then the job loop's
+	seenJob int64 // newest job that was open when the gaps were looked at; the reader's, then the job loop's
 
 	renewal    atomic.Bool // the session ends so that the next one takes up a stream
 	stopIntake context.CancelFunc

@@ -22,10 +22,10 @@ type Querier interface {
 
 // A Filter says which letters are listed; its zero value lists the open ones.
 type Filter struct {
-	Source string // empty: any
+	Source string  // empty: any
 	IDs    []int64 // nil: any
-	Reason string // empty: any
-	All    bool   // the resolved ones too
+	Reason string  // empty: any
+	All    bool    // the resolved ones too
 	Since  time.Time
 	After  int64 // only ids above
 	Limit  int   // zero: 1000
