@@ -82,6 +82,8 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 	}
 	if asked == nil {
 		if err := s.mayHeal(g, found); err != nil {
+			// What a halted relay shows is what it saw last.
+			_ = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error { s.lookAsked(ctx, conn); return nil })
 			return err
 		}
 	}
@@ -97,6 +99,7 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 	if err != nil {
 		return err
 	}
+	s.lookSoon()
 	s.r.count.healed.Add(uint64(r.stored())) //nolint:gosec // a count
 	s.log.WarnContext(ctx, "gap healed", slog.Int64("gap", g.ID), slog.String("kind", g.Kind), slog.Int64("events", r.stored()))
 	return nil

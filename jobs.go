@@ -114,9 +114,18 @@ func (s *session) runJob(ctx context.Context, j *job.Job, run func(context.Conte
 	if forGood {
 		why = failed
 	}
+	defer s.lookSoon()
 	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return job.End(ctx, conn, s.cfg.Schema, j, why, s.fence)
 	})
+}
+
+// lookSoon has the status brought up to date.
+func (s *session) lookSoon() {
+	select {
+	case s.lookNow <- struct{}{}:
+	default:
+	}
 }
 
 // A jobError is why a job can never be done as it was asked for.
@@ -176,6 +185,7 @@ func (s *session) beginJob(ctx context.Context, j *job.Job, r *repair) (present,
 	if err != nil {
 		return nil, err
 	}
+	s.lookSoon()
 	sent := present{}
 	if !again {
 		return sent, nil
@@ -225,6 +235,7 @@ func eventOf(m publish.StoredMessage) string {
 
 // noteJob writes how far a job is.
 func (s *session) noteJob(ctx context.Context, j *job.Job) error {
+	s.lookSoon()
 	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return job.Note(ctx, conn, s.cfg.Schema, j, s.fence)
 	})

@@ -2,6 +2,7 @@ package main
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -9,6 +10,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/job"
@@ -26,6 +28,9 @@ func (c *chosen) chooseOwn(e *env, conn *pgx.Conn, d *database, what string) ([]
 	table := tabwriter.NewWriter(e.stdout, 2, 0, 2, ' ', 0)
 	for {
 		letters, err := deadletter.List(e.ctx, conn, d.Schema, filter)
+		if pg, ok := errors.AsType[*pgconn.PgError](err); ok && pg.Code == "42P01" {
+			return nil, &usageError{fmt.Errorf("schema %q has no dead letters of a relay; give --consumer NAME for those of a consumer: %w", d.Schema, err)}
+		}
 		if err != nil {
 			return nil, err
 		}
