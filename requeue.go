@@ -103,9 +103,7 @@ func (q *requeuing) send(ctx context.Context, l *deadletter.Letter, row *router.
 	if err := q.routes.Route(row, &routed); err != nil {
 		return err
 	}
-	switch routed.Verdict {
-	case router.Publish, router.Refused:
-	default:
+	if routed.Verdict != router.Publish && routed.Verdict != router.Refused {
 		return q.refuse(ctx, l.ID, "", fmt.Sprintf("event type %q of table %s is published by no route now", routed.Event.EventType, l.Table))
 	}
 	if !q.taken.has(&routed) {

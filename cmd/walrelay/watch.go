@@ -4,6 +4,7 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -87,16 +88,16 @@ func (w *watcher) interrupted(e *env, shown bool) error {
 
 func progressText(j *job.Job) string {
 	p := j.Progress
-	text := fmt.Sprintf("job %d %s: %d rows looked at, %d sent, %d stored", j.ID, j.State, p.Looked, p.Sent, p.Stored)
+	parts := []string{fmt.Sprintf("job %d %s: %d rows looked at, %d sent, %d stored", j.ID, j.State, p.Looked, p.Sent, p.Stored)}
 	for _, more := range []struct {
 		n    int64
 		what string
 	}{{p.Present, "there already"}, {p.Refused, "refused"}, {p.Skipped, "passed over"}} {
 		if more.n > 0 {
-			text += fmt.Sprintf(", %d %s", more.n, more.what)
+			parts = append(parts, fmt.Sprintf("%d %s", more.n, more.what))
 		}
 	}
-	return text
+	return strings.Join(parts, ", ")
 }
 
 func (w *watcher) ended(e *env, j *job.Job) error {
