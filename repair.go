@@ -248,8 +248,8 @@ type repair struct {
 	ref    uint64 // what the publishers report it by
 	late   bool
 
-	again  bool                                         // what was stored and is gone is to be stored again
-	newID  bool                                         // each message gets an id of its own
+	again  bool                                           // what was stored and is gone is to be stored again
+	newID  bool                                           // each message gets an id of its own
 	refuse func(context.Context, deadletter.Letter) error // takes what can never be stored; nil: it becomes a dead letter
 
 	mu      sync.Mutex
