@@ -42,6 +42,8 @@ func (s *session) healOpen(ctx context.Context) error {
 		return err
 	}
 	for i := range jobs {
+		s.seenJob = max(s.seenJob, jobs[i].ID)
+		s.r.seenJob.Store(max(s.r.seenJob.Load(), jobs[i].ID))
 		if jobs[i].Kind == job.Backfill {
 			if err := s.backfill(ctx, &jobs[i]); err != nil {
 				return err
@@ -81,6 +83,8 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 	}
 	if asked == nil {
 		if err := s.mayHeal(g, found); err != nil {
+			// What a halted relay shows is what it saw last.
+			_ = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error { s.lookAsked(ctx, conn); return nil })
 			return err
 		}
 	}
@@ -96,6 +100,7 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 	if err != nil {
 		return err
 	}
+	s.lookSoon()
 	s.r.count.healed.Add(uint64(r.stored())) //nolint:gosec // a count
 	s.log.WarnContext(ctx, "gap healed", slog.Int64("gap", g.ID), slog.String("kind", g.Kind), slog.Int64("events", r.stored()))
 	return nil
@@ -164,7 +169,7 @@ func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDe
 		if err != nil {
 			return err
 		}
-		routes, err := s.ownRouter()
+		routes, err := s.ownRouter(0)
 		if err != nil {
 			return err
 		}

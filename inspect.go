@@ -40,6 +40,7 @@ func (s *session) look(ctx context.Context) error {
 		}
 		s.slotInfo.Store(&slotSeen{Info: info, at: time.Now()})
 		s.countLetters(ctx, conn)
+		s.lookAsked(ctx, conn)
 		_, err = checkTables(ctx, conn, s.cfg)
 		return err
 	})

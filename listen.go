@@ -8,6 +8,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/internal/job"
 )
 
 // listenEvery is how long the listener waits before it asks for a sign of life.
@@ -17,7 +19,7 @@ const listenEvery = 20 * time.Second
 // at once (SQLSTATE 57P01), also while the reader stands behind a full window
 // and sees nothing of the replication connection.
 func (s *session) listenLoop(ctx context.Context) error {
-	channel := pgx.Identifier{"walrelay:" + s.cfg.Source}.Sanitize()
+	channel := pgx.Identifier{job.Channel(s.cfg.Source)}.Sanitize()
 	if _, err := s.listen.Exec(ctx, "LISTEN "+channel); err != nil {
 		return ended(ctx, "listen on channel "+channel, err)
 	}
@@ -29,6 +31,10 @@ func (s *session) listenLoop(ctx context.Context) error {
 		case ctx.Err() != nil:
 			return nil //nolint:nilerr // the wait was told to end
 		case err == nil:
+			select {
+			case s.jobsNow <- struct{}{}:
+			default:
+			}
 		case errors.Is(err, context.DeadlineExceeded) || errors.Is(err, os.ErrDeadlineExceeded):
 			ping, cancel := context.WithTimeout(ctx, queryTimeout)
 			err := s.listen.Ping(ping)

@@ -102,6 +102,7 @@ func (r *reader) heal(ctx context.Context) error {
 	s.r.state.set(ctx, StateRelaying, "")
 	s.spawn(func() error { return s.proveLoop(ctx) })
 	s.spawn(func() error { return s.releaseLoop(ctx) })
+	s.spawn(func() error { return s.jobLoop(ctx) })
 	return nil
 }
 

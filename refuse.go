@@ -57,13 +57,17 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 	if aside {
 		refused.Position = envelope.Position{} // it was read from the table, which knows none
 	}
+	id := refused.Message.MsgID
+	if event := header[envelope.HeaderEventID]; event != "" {
+		id = event // the other one is a replay's alone
+	}
 	committed, _ := time.Parse(time.RFC3339Nano, header[envelope.HeaderCommittedAt]) // zero where the header is left out
 	take := s.recordRefused
 	if r := s.repairOf(refused.Tx); aside && r != nil && r.refuse != nil {
 		take = func(ctx context.Context, l deadletter.Letter) (bool, error) { return false, r.refuse(ctx, l) }
 	}
 	parked, err := take(ctx, deadletter.Letter{
-		Position: refused.Position, EventID: refused.Message.MsgID, Table: refused.Message.Table,
+		Position: refused.Position, EventID: id, Table: refused.Message.Table,
 		AggregateType: aggregateType, AggregateID: aggregateID, EventType: eventType,
 		Stream: refused.Stream, Subject: refused.Message.Subject, Payload: refused.Message.Body,
 		PayloadNull: header[envelope.HeaderPayload] == "null",

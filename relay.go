@@ -8,6 +8,7 @@ import (
 	"log/slog"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -38,6 +39,8 @@ type Relay struct {
 	first   int       // number of the host of PostgreSQL that is tried first
 	hosts   int       // how many there are; 0 before the first session
 	renewed time.Time // when a session last ended only to take up a stream
+
+	seenJob atomic.Int64 // newest job that a session has looked at, or that has ended a wait
 }
 
 // New checks the configuration and does no I/O. Its error joins a
@@ -89,7 +92,12 @@ func (r *Relay) Run(ctx context.Context) error {
 		if relayed {
 			pause.Reset()
 		}
-		r.wait(ctx, r.judge(ctx, err, pause.NextBackOff()))
+		d := r.judge(ctx, err, pause.NextBackOff())
+		if halts(err) {
+			r.waitAsked(ctx, d)
+		} else {
+			r.wait(ctx, d)
+		}
 	}
 	r.state.set(context.WithoutCancel(ctx), StateStopped, "")
 	return nil

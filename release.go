@@ -174,12 +174,11 @@ func (r *release) start(ctx context.Context) (err error) {
 	if err != nil {
 		return err
 	}
-	if r.routes, err = s.ownRouter(); err != nil {
+	if r.routes, err = s.ownRouter(0); err != nil {
 		return err
 	}
 	r.repair = s.newRepair(job.Release, r.job.ID, false)
 	r.repair.refuse = r.refusedByStream
-	r.repair.once = true // nothing but this job has ever sent them
 	r.read = maps.Clone(r.job.FirstSequence)
 	s.log.InfoContext(ctx, "releasing what is parked", slog.Int64("dead_letter", r.first), slog.Int64("job", r.job.ID))
 	return r.look(ctx)

@@ -5,10 +5,12 @@ import (
 	"crypto/sha256"
 	"errors"
 	"fmt"
+	"slices"
 	"strings"
 	"sync"
 	"time"
 
+	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/envelope"
@@ -184,7 +186,7 @@ func (s *session) count(ctx context.Context, d witness.GapDetail, limit int64) (
 		if err != nil {
 			return err
 		}
-		routes, err := s.ownRouter()
+		routes, err := s.ownRouter(0)
 		if err != nil {
 			return err
 		}
@@ -208,6 +210,11 @@ func (s *session) scan(ctx context.Context, f func(pgx.Tx) error) error {
 	if s.held != nil {
 		return f(s.held)
 	}
+	return s.scanNow(ctx, f)
+}
+
+// scanNow is scan with a snapshot of now.
+func (s *session) scanNow(ctx context.Context, f func(pgx.Tx) error) error {
 	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "scan")
 	if err != nil {
 		return err
@@ -220,15 +227,16 @@ func (s *session) scan(ctx context.Context, f func(pgx.Tx) error) error {
 	return pgx.BeginTxFunc(ctx, conn, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}, f)
 }
 
-// ownRouter is for who routes beside the reader.
-func (s *session) ownRouter() (*router.Router, error) {
+// ownRouter is for who routes beside the reader; more is what his messages have
+// of headers beside those of any that is not live, in bytes.
+func (s *session) ownRouter(more int) (*router.Router, error) {
 	r, err := newRouter(s.cfg)
 	if err != nil {
 		return nil, err
 	}
 	for _, st := range s.streams {
 		r.SetLimits(st.name, router.Limits{
-			MaxPayload: s.nats.MaxPayload(), MaxMsgSize: st.limits.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name) + publish.AsideReserve,
+			MaxPayload: s.nats.MaxPayload(), MaxMsgSize: st.limits.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name) + publish.AsideReserve + more,
 		})
 	}
 	return r, nil
@@ -240,9 +248,11 @@ type repair struct {
 	origin string // <kind>/<number>
 	ref    uint64 // what the publishers report it by
 	late   bool
-	parks  bool // what is of a parked aggregate is parked as well
-	once   bool // see publish.Aside
+	parks  bool           // what is of a parked aggregate is parked as well
+	router *router.Router // its own, for records
 
+	again  bool                                           // what was stored and is gone is to be stored again
+	newID  bool                                           // each message gets an id of its own
 	refuse func(context.Context, deadletter.Letter) error // takes what can never be stored; nil: it becomes a dead letter
 
 	mu      sync.Mutex
@@ -250,6 +260,7 @@ type repair struct {
 	sent    int64
 	done    int64 // of them those that are stored or dead-lettered
 	refused int64
+	found   int64 // those that a stream had already
 }
 
 // asideTx marks what a publisher reports of a repair: no transaction of the
@@ -258,7 +269,8 @@ const asideTx = 1 << 63
 
 // newRepair gives a repair whose reports reach it until end is called.
 func (s *session) newRepair(kind string, number int64, late bool) *repair {
-	r := &repair{s: s, origin: fmt.Sprintf("%s/%d", kind, number), late: late, changed: make(chan struct{}), once: kind == job.Heal || kind == job.Backfill}
+	routes, _ := newRouter(s.cfg) // New has seen that the configuration can be compiled
+	r := &repair{s: s, origin: fmt.Sprintf("%s/%d", kind, number), late: late, changed: make(chan struct{}), router: routes}
 	r.parks = kind == job.Heal || kind == job.Backfill
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -281,7 +293,7 @@ func (r *repair) end() {
 func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Routed) error {
 	s := r.s
 	r.add(&r.sent, 1)
-	letter := func() deadletter.Letter { return letterOfRow(s.router, row, routed) }
+	letter := func() deadletter.Letter { return letterOfRow(r.router, row, routed) }
 	recorded, err := false, error(nil)
 	if r.parks {
 		recorded, err = s.follow(ctx, &routed.Event, letter)
@@ -297,10 +309,21 @@ func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Ro
 		r.add(&r.done, 1)
 		return nil
 	}
-	m := &routed.Message
-	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &publish.Message{
-		Subject: m.Subject, Headers: m.Headers[1:], Body: m.Body, MsgID: m.MsgID, Table: routed.Event.Table, Key: aggregateKey(&routed.Event),
-	}, publish.Aside{Origin: r.origin, Late: r.late, Once: r.once})
+	m := publish.Message{
+		Subject: routed.Message.Subject, Headers: routed.Message.Headers[1:], Body: routed.Message.Body, MsgID: routed.Message.MsgID,
+		Table: routed.Event.Table, Key: aggregateKey(&routed.Event),
+	}
+	if r.newID {
+		m.Headers = append(slices.Clone(m.Headers), envelope.Header{Name: envelope.HeaderEventID, Value: m.MsgID})
+		m.MsgID = r.wireID(m.MsgID)
+	}
+	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &m, publish.Aside{Origin: r.origin, Late: r.late, Once: !r.again})
+}
+
+// wireID is a new message id for an event. Every attempt of one job has the
+// same, so that the stream recognises a second one.
+func (r *repair) wireID(event string) string {
+	return uuid.NewSHA1(uuid.NameSpaceOID, []byte(r.s.cfg.Source+"\x00"+r.origin+"\x00"+event)).String()
 }
 
 // rejected takes an event that can never be stored as it is.
@@ -341,6 +364,17 @@ func (r *repair) stored() int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.done - r.refused
+}
+
+// found is told by the publishers of what a stream has already; they hold
+// their locks meanwhile.
+func (s *session) found(ref uint64) {
+	if ref < asideTx {
+		return
+	}
+	if r := s.repairOf(ref); r != nil {
+		r.add(&r.found, 1)
+	}
 }
 
 // repairOf gives the repair that a publisher reports of; nil for one that has

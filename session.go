@@ -60,6 +60,7 @@ type session struct {
 	cancel    atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
 	slotInfo  atomic.Pointer[slotSeen]
 	lookNow   chan struct{} // slot and publication are to be looked at
+	jobsNow   chan struct{} // something was asked for
 
 	taken      map[string]dedup.Known // what the witness remembered when this session took it; nil before
 	heldConn   *pgx.Conn              // of held
@@ -74,6 +75,8 @@ type session struct {
 	parking    parking
 	resumedAt  envelope.LSN // from where on the slot sends
 
+	seenJob int64 // newest job that was open when the gaps were looked at; the reader's, then the job loop's
+
 	renewal    atomic.Bool // the session ends so that the next one takes up a stream
 	stopIntake context.CancelFunc
 	spawn      func(func() error) // starts a goroutine that the session waits for
@@ -84,7 +87,7 @@ func newSession(r *Relay, conn *publish.Conn) *session {
 	return &session{
 		r: r, cfg: &r.cfg, id: id, nats: conn,
 		log:   r.log.With(slog.String("session", id.String())),
-		reply: make(chan struct{}, 1), lookNow: make(chan struct{}, 1),
+		reply: make(chan struct{}, 1), lookNow: make(chan struct{}, 1), jobsNow: make(chan struct{}, 1),
 	}
 }
 

@@ -38,9 +38,13 @@ type Status struct {
 	NATS        NATSStatus     `json:"nats"`
 	Streams     []StreamStatus `json:"streams"`
 	DeadLetters *DeadLetters   `json:"dead_letters,omitempty"`
-	Counters    Counters       `json:"counters"`
-	LastError   string         `json:"last_error,omitempty"` // why the last session ended
-	LastErrorAt time.Time      `json:"last_error_at,omitzero"`
+	// Gaps are known once they were looked at, as are Jobs: what is asked for
+	// or running.
+	Gaps        *GapsStatus `json:"gaps,omitempty"`
+	Jobs        []JobStatus `json:"jobs,omitempty"`
+	Counters    Counters    `json:"counters"`
+	LastError   string      `json:"last_error,omitempty"` // why the last session ended
+	LastErrorAt time.Time   `json:"last_error_at,omitzero"`
 }
 
 // NotReady says why the relay delivers nothing now; empty when it does, or
@@ -198,6 +202,7 @@ type counters struct {
 
 	ages    ages
 	letters atomic.Pointer[DeadLetters]
+	asked   atomic.Pointer[askedStatus]
 
 	mu      sync.Mutex
 	retries Retries        // of the sessions that are over
@@ -220,6 +225,9 @@ func (r *Relay) Status() Status {
 	st := Status{
 		Source: r.cfg.Source, Slot: r.cfg.Slot, Publication: r.cfg.Publication,
 		State: state, Reason: reason, Since: since, Counters: r.count.read(), DeadLetters: r.count.letters.Load(),
+	}
+	if asked := r.count.asked.Load(); asked != nil {
+		st.Gaps, st.Jobs = asked.gaps, asked.jobs
 	}
 	r.mu.Lock()
 	s, conn := r.current, r.conn

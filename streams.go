@@ -101,7 +101,7 @@ func (s *session) makeStreams() {
 		st := &stream{name: name, Stream: s.cfg.stream(name), cfg: s.cfg}
 		cfg := publish.Config{
 			Stream: name, Source: s.cfg.Source, Window: st.Window, MaxBytes: st.InFlightBytes,
-			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Refused: s.refusedByServer, Logger: s.log,
+			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Found: s.found, Refused: s.refusedByServer, Logger: s.log,
 		}
 		if len(names) > 1 {
 			cfg.GiveWay = giveWayAfter

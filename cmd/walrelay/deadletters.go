@@ -24,7 +24,7 @@ type deadlettersCmd struct {
 
 	List    deadlettersListCmd    `cmd:"" help:"List dead letters, oldest first; without --all those that nobody has dealt with."`
 	Show    deadlettersShowCmd    `cmd:"" help:"Show one dead letter with its headers and payload."`
-	Requeue deadlettersRequeueCmd `cmd:"" help:"Try dead letters once more: the running service does, within five seconds."`
+	Requeue deadlettersRequeueCmd `cmd:"" help:"Try dead letters once more: the running relay does, or a consumer's service."`
 	Discard deadlettersDiscardCmd `cmd:"" help:"Give dead letters up for good; the record stays."`
 
 	Accept deadlettersAcceptCmd `cmd:"" help:"Let a relay that holds delivery because of many refusals record them as dead letters, for an hour."`

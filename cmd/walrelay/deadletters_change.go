@@ -29,7 +29,8 @@ type deadlettersRequeueCmd struct {
 	database `embed:""`
 	chosen   `embed:""`
 
-	Wait time.Duration `help:"Wait that long for the outcome, and end with exit code 1 unless all were applied." placeholder:"DURATION"`
+	Wait   time.Duration `help:"Wait that long for the outcome, and end with exit code 1 unless all were applied. Without it a consumer's are not waited for, and the relay's own until they are done." placeholder:"DURATION"`
+	NoWait bool          `help:"Ask for the relay's own and do not wait."`
 }
 
 type deadlettersDiscardCmd struct {
@@ -94,21 +95,16 @@ func (c *deadlettersDiscardCmd) check() error {
 	return errors.Join(c.chosen.check(), noURL, c.checkDatabase())
 }
 
-// errNotTheRelays is where the relay's own side belongs.
-func errNotTheRelays(verb string) error {
-	return &usageError{fmt.Errorf("deadletters %s: give --consumer NAME; the relay's own dead letters cannot be changed by it", verb)}
-}
-
 // Run asks for another try. Who has the handler makes it: the running service.
 func (c *deadlettersRequeueCmd) Run(e *env, of *deadlettersCmd) error {
-	if of.Consumer == "" {
-		return errNotTheRelays("requeue")
-	}
 	conn, err := c.open(e.ctx, "walrelay deadletters")
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(e.ctx)) //nolint:errcheck // the process ends
+	if of.Consumer == "" {
+		return c.own(e, conn)
+	}
 	box := consumerBox{conn: conn, schema: c.Schema, consumer: of.Consumer}
 	filter, err := c.filter()
 	if err != nil {
@@ -136,14 +132,14 @@ func (c *deadlettersRequeueCmd) Run(e *env, of *deadlettersCmd) error {
 
 // Run discards.
 func (c *deadlettersDiscardCmd) Run(e *env, of *deadlettersCmd) error {
-	if of.Consumer == "" {
-		return errNotTheRelays("discard")
-	}
 	conn, err := c.open(e.ctx, "walrelay deadletters")
 	if err != nil {
 		return err
 	}
 	defer conn.Close(context.WithoutCancel(e.ctx)) //nolint:errcheck // the process ends
+	if of.Consumer == "" {
+		return c.own(e, conn)
+	}
 	box := consumerBox{conn: conn, schema: c.Schema, consumer: of.Consumer}
 	filter, err := c.filter()
 	if err != nil {

@@ -35,6 +35,7 @@ type cli struct {
 	Run         runCmd         `cmd:"" help:"Relay until stopped."`
 	Status      statusCmd      `cmd:"" help:"What the relay does and what it waits for; exit code 1 if it does not deliver."`
 	Doctor      doctorCmd      `cmd:"" help:"Every prerequisite with its value, verdict and fix; changes nothing; exit code 1 if one fails."`
+	Replay      replayCmd      `cmd:"" help:"Publish retained rows again, or what is missing: a job that the running relay does."`
 	Deadletters deadlettersCmd `cmd:"" help:"Events that could not be delivered."`
 	Verify      verifyCmd      `cmd:"" help:"Compare the outbox tables with the streams; exit code 1 if anything is missing, unknown, stored twice, out of order or different."`
 	Cleanup     cleanupCmd     `cmd:"" help:"Retention, once: delete the old receipts of a consumer."`

@@ -6,6 +6,7 @@ import (
 	"strconv"
 	"time"
 
+	"github.com/walrelay/walrelay"
 	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
@@ -13,11 +14,13 @@ import (
 
 // databaseStatus is what PostgreSQL knows of a source.
 type databaseStatus struct {
-	Verdict     string            `json:"verdict"`
-	Slot        *slotReport       `json:"slot,omitempty"`    // nil: there is none
-	Witness     *witnessReport    `json:"witness,omitempty"` // nil: the source never ran
-	DeadLetters map[string]int    `json:"dead_letters"`      // open ones by reason; nil: not known
-	Problems    map[string]string `json:"problems,omitempty"`
+	Verdict     string               `json:"verdict"`
+	Slot        *slotReport          `json:"slot,omitempty"`    // nil: there is none
+	Witness     *witnessReport       `json:"witness,omitempty"` // nil: the source never ran
+	DeadLetters map[string]int       `json:"dead_letters"`      // open ones by reason; nil: not known
+	Gaps        *walrelay.GapsStatus `json:"gaps,omitempty"`    // nil: not known, as Jobs then
+	Jobs        []walrelay.JobStatus `json:"jobs,omitempty"`
+	Problems    map[string]string    `json:"problems,omitempty"`
 }
 
 type slotReport struct {
@@ -72,6 +75,9 @@ func (c *statusCmd) askDatabase(ctx context.Context) (*databaseStatus, error) {
 	}
 	if found.DeadLetters, err = deadletter.Open(ctx, conn, c.Schema, c.Source); err != nil {
 		found.Problems["dead_letters"] = err.Error()
+	}
+	if found.Gaps, found.Jobs, err = walrelay.Asked(ctx, conn, c.Schema, c.Source); err != nil {
+		found.Problems["gaps"] = err.Error()
 	}
 	return found, nil
 }

@@ -68,6 +68,8 @@ func (p *page) relay(s *walrelay.Status, notReady string) {
 	} else {
 		p.line("dead letters", "not known now")
 	}
+	p.gaps(s.Gaps)
+	p.jobs(s.Jobs)
 	if s.LastError != "" {
 		p.line("last error", "%s (%s)", s.LastError, p.ago(s.LastErrorAt))
 	}
@@ -134,6 +136,10 @@ func (p *page) database(d *databaseStatus) {
 	}
 	if d.DeadLetters != nil {
 		p.letters(d.DeadLetters)
+	}
+	if d.Problems["gaps"] == "" {
+		p.gaps(d.Gaps)
+		p.jobs(d.Jobs)
 	}
 	for _, what := range slices.Sorted(maps.Keys(d.Problems)) {
 		p.line("problem", "%s", d.Problems[what])

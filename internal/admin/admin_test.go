@@ -146,6 +146,8 @@ func TestA43MetricsAreThereFromTheStartAndWhatIsNotKnownIsAbsent(t *testing.T) {
 		`walrelay_events_total{outcome="passed"} 0`,
 		`walrelay_events_total{outcome="skipped"} 0`,
 		`walrelay_events_total{outcome="stored"} 0`,
+		`walrelay_gaps_total 0`,
+		`walrelay_healed_events_total 0`,
 		`walrelay_ignored_changes_total{kind="delete"} 0`,
 		`walrelay_ignored_changes_total{kind="not_outbox"} 0`,
 		`walrelay_ignored_changes_total{kind="truncate"} 0`,
@@ -185,12 +187,14 @@ func TestA43MetricsAreThereFromTheStartAndWhatIsNotKnownIsAbsent(t *testing.T) {
 	safe, age, lag, seconds := int64(1000), int64(77), int64(12), 1.5
 	st.SlotState.SafeBytes, st.SlotState.CatalogXminAge, st.LagBytes, st.LagSeconds = &safe, &age, &lag, &seconds
 	st.DeadLetters.Open = 3
+	st.Gaps, st.Jobs = &walrelay.GapsStatus{Open: make([]walrelay.GapStatus, 2)}, make([]walrelay.JobStatus, 1)
 	st.Streams[0].StoredAt = time.Unix(1_700_000_002, 0)
-	st.Counters = walrelay.Counters{Stored: 5, Refused: 3, Retries: walrelay.Retries{Timeouts: 2, Resyncs: 1}}
+	st.Counters = walrelay.Counters{Stored: 5, Refused: 3, Gaps: 4, Healed: 9, Retries: walrelay.Retries{Timeouts: 2, Resyncs: 1}}
 	_, body = get(t, handler(st), "/metrics")
 	for _, want := range []string{
 		"walrelay_lag_seconds 1.5", "walrelay_lag_bytes 12", "walrelay_slot_active 1", "walrelay_slot_retained_wal_bytes 56",
 		"walrelay_slot_safe_wal_bytes 1000", "walrelay_slot_catalog_xmin_age_transactions 77", "walrelay_dead_letters_open 3",
+		"walrelay_gaps_open 2", "walrelay_gaps_total 4", "walrelay_healed_events_total 9", "walrelay_jobs_open 1",
 		`walrelay_events_total{outcome="stored"} 5`, `walrelay_events_total{outcome="dead_letter"} 3`, `walrelay_retries_total{class="timeout"} 2`,
 		"walrelay_resyncs_total 1", `walrelay_stream_last_sequence{stream="SHOP"} 7`, `walrelay_stream_stored_timestamp_seconds{stream="SHOP"} 1.700000002e+09`,
 	} {

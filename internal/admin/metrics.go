@@ -42,6 +42,7 @@ type collector struct {
 	lagSeconds, lagBytes                                           *prometheus.Desc
 	events, transactions, rows, ignored, retries, resyncs          *prometheus.Desc
 	deadLetters, sessions, natsConnected, natsReconnects           *prometheus.Desc
+	gapsOpen, gaps, healed, jobsOpen                               *prometheus.Desc
 	slotActive, slotRetained, slotSafe, slotXminAge, slotLookedAt  *prometheus.Desc
 	inFlight, queued, bytes, lastSequence, flowing, storedAt, mark *prometheus.Desc
 }
@@ -67,6 +68,10 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 		retries:      desc("retries_total", "Failed attempts to store a message, by what was in the way; the message is sent again.", "class"),
 		resyncs:      desc("resyncs_total", "Times that sending began anew behind a stream's end."),
 		deadLetters:  desc("dead_letters_open", "Dead letters that nobody has dealt with. Absent when not known."),
+		gapsOpen:     desc("gaps_open", "Gaps that nobody has dealt with: committed events that are missing. Absent when not known."),
+		gaps:         desc("gaps_total", "Gaps that were found."),
+		healed:       desc("healed_events_total", "Events that were published to heal gaps."),
+		jobsOpen:     desc("jobs_open", "Jobs that are asked for or running, such as a replay. Absent when not known."),
 		sessions:     desc("sessions_total", "Replication sessions that were begun."),
 
 		natsConnected:  desc("nats_connected", "1 while there is a connection to NATS."),
@@ -92,7 +97,7 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.buildInfo, c.state, c.stateSince, c.ready, c.lagSeconds, c.lagBytes, c.events, c.transactions, c.rows, c.ignored,
-		c.retries, c.resyncs, c.deadLetters, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
+		c.retries, c.resyncs, c.deadLetters, c.gapsOpen, c.gaps, c.healed, c.jobsOpen, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
 		c.slotSafe, c.slotXminAge, c.slotLookedAt, c.inFlight, c.queued, c.bytes, c.lastSequence, c.flowing, c.storedAt, c.mark,
 	} {
 		to <- d
@@ -116,6 +121,10 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	c.counters(m, &st.Counters)
 	if st.DeadLetters != nil {
 		m.gauge(c.deadLetters, float64(st.DeadLetters.Open))
+	}
+	if st.Gaps != nil {
+		m.gauge(c.gapsOpen, float64(len(st.Gaps.Open)))
+		m.gauge(c.jobsOpen, float64(len(st.Jobs)))
 	}
 	m.gauge(c.natsConnected, truth(st.NATS.Connected))
 	m.count(c.natsReconnects, st.NATS.Reconnects)
@@ -146,6 +155,8 @@ func (c *collector) counters(m sender, n *walrelay.Counters) {
 	m.count(c.transactions, n.Transactions)
 	m.count(c.rows, n.Rows)
 	m.count(c.sessions, n.Sessions)
+	m.count(c.gaps, n.Gaps)
+	m.count(c.healed, n.Healed)
 	m.count(c.events, n.Stored, "stored")
 	m.count(c.events, n.Passed, "passed")
 	m.count(c.events, n.Refused, "dead_letter")

@@ -21,9 +21,10 @@ type Querier interface {
 
 // A Filter says which letters are listed; its zero value lists the open ones.
 type Filter struct {
-	Source string // empty: any
-	Reason string // empty: any
-	All    bool   // the resolved ones too
+	Source string  // empty: any
+	IDs    []int64 // nil: any
+	Reason string  // empty: any
+	All    bool    // the resolved ones too
 	Since  time.Time
 	After  int64 // only ids above
 	Limit  int   // zero: 1000
@@ -41,7 +42,8 @@ func List(ctx context.Context, q Querier, schema string, f Filter) ([]Letter, er
 	}
 	rows, err := q.Query(ctx, `SELECT `+columns+`, NULL::bytea FROM `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
 		WHERE ($1 = '' OR source = $1) AND ($2 = '' OR reason = $2) AND ($3 OR resolved_at IS NULL) AND at >= $4 AND id > $5
-		ORDER BY id LIMIT $6`, f.Source, f.Reason, f.All, f.Since, f.After, limit)
+			AND ($7::bigint[] IS NULL OR id = ANY ($7))
+		ORDER BY id LIMIT $6`, f.Source, f.Reason, f.All, f.Since, f.After, limit, f.IDs)
 	if err != nil {
 		return nil, fmt.Errorf("list dead letters: %w", err)
 	}

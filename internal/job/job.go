@@ -22,6 +22,7 @@ const (
 	Replay   = "replay"   // publish retained rows again
 	Requeue  = "requeue"  // publish dead letters
 	Release  = "release"  // publish what was parked
+	Discard  = "discard"  // what an operator gave up: done when it is entered, kept as the record of it
 )
 
 // States of a job.
@@ -63,7 +64,8 @@ type Arguments struct {
 	IDs           []string  `json:"ids,omitempty"`
 	AggregateType string    `json:"aggregate_type,omitempty"`
 	AggregateID   string    `json:"aggregate_id,omitempty"`
-	Letters       []int64   `json:"letters,omitempty"` // of Requeue
+	Letters       []int64   `json:"letters,omitempty"` // of Requeue and Discard
+	Gaps          []int64   `json:"gaps,omitempty"`    // of Discard
 	NewID         bool      `json:"new_id,omitempty"`
 	Reason        string    `json:"reason,omitempty"` // why it was asked for
 }
@@ -74,24 +76,46 @@ type Progress struct {
 	Present int64 `json:"present"` // of them those that were there already
 	Sent    int64 `json:"sent"`
 	Stored  int64 `json:"stored"`
-	Refused int64 `json:"refused"` // those that became dead letters
+	Refused int64 `json:"refused"` // those that became or stay dead letters
+	Skipped int64 `json:"skipped"` // those that no route publishes, and dead letters that are not to be sent
 }
 
 func table(schema string) string { return pgx.Identifier{schema, "job"}.Sanitize() }
 
-// Ask enters a job and gives its number.
+// Channel is where a relay of the source listens for what is asked of it.
+func Channel(source string) string {
+	const longest = 63 // bytes of a name in PostgreSQL, which cuts longer ones
+	channel := "walrelay:" + source
+	return channel[:min(len(channel), longest)]
+}
+
+// Ask enters a job, tells the relay that listens, and gives the job's number.
 func Ask(ctx context.Context, q Querier, schema, source, kind string, a Arguments, by string) (int64, error) {
 	arguments, err := json.Marshal(a)
 	if err != nil {
 		return 0, fmt.Errorf("ask for a %s of source %q: %w", kind, source, err)
 	}
 	var id int64
-	err = q.QueryRow(ctx, `INSERT INTO `+table(schema)+` (source, kind, arguments, asked_by) VALUES ($1, $2, $3, $4) RETURNING id`,
-		source, kind, arguments, by).Scan(&id)
+	err = q.QueryRow(ctx, `WITH asked AS (
+			INSERT INTO `+table(schema)+` (source, kind, arguments, asked_by) VALUES ($1, $2, $3, $4) RETURNING id)
+		SELECT id FROM asked, pg_notify($5, '')`, source, kind, arguments, by, Channel(source)).Scan(&id)
 	if err != nil {
 		return 0, fmt.Errorf("ask for a %s of source %q: %w", kind, source, err)
 	}
 	return id, nil
+}
+
+// Record enters a job that is done already: who did what to which, and why.
+func Record(ctx context.Context, q Querier, schema, source, kind string, a Arguments, by string) error {
+	arguments, err := json.Marshal(a)
+	if err == nil {
+		_, err = q.Exec(ctx, `INSERT INTO `+table(schema)+` (source, kind, arguments, asked_by, state, ended_at)
+			VALUES ($1, $2, $3, $4, 'done', clock_timestamp())`, source, kind, arguments, by)
+	}
+	if err != nil {
+		return fmt.Errorf("record a %s of source %q: %w", kind, source, err)
+	}
+	return nil
 }
 
 const columns = `id, kind, arguments, state, progress, first_sequence, coalesce(error, ''), asked_by, at, ended_at`

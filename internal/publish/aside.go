@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 
 	"github.com/walrelay/walrelay/envelope"
 )
@@ -23,6 +24,10 @@ type Aside struct {
 
 // AsideReserve is how many bytes of header an Aside adds at most.
 const AsideReserve = len(envelope.HeaderOrigin) + len(envelope.HeaderMark) + len(envelope.HeaderLate) + 3*len(": \r\n") + 120
+
+// NewIDReserve is how many bytes of header a new message id adds at most: a
+// uuid, beside the event's own id in a header of its own.
+const NewIDReserve = len(envelope.HeaderEventID) + len(": \r\n") + 36
 
 // headers gives m's with those of a.
 func (a Aside) headers(m *Message, mark envelope.Position) []envelope.Header {
@@ -58,6 +63,10 @@ func (s *Stream) SendAside(ctx context.Context, tx uint64, m *Message, a Aside) 
 	}
 	with := *m
 	with.Headers = a.headers(m, s.live)
+	if s.live.IsZero() {
+		// Without a mark the position would be taken for one.
+		with.Headers = slices.DeleteFunc(with.Headers, func(h envelope.Header) bool { return h.Name == envelope.HeaderPosition })
+	}
 	e := s.w.push(&with, s.templates.find(with.Headers))
 	e.tx, e.pos, e.aside, e.once = tx, s.live, true, a.Once
 	s.pump()

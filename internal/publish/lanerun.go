@@ -244,6 +244,9 @@ func (l *Lanes) sentence(ln *lane, seq uint64, at place) {
 // found takes out the first message of ln, which was found at seq.
 func (l *Lanes) found(ln *lane, seq uint64) {
 	l.count.Found++
+	if l.cfg.Found != nil && !ln.first.maybe {
+		l.cfg.Found(ln.first.tx)
+	}
 	if !ln.first.aside {
 		l.floors.found(ln.first.pos, seq)
 	}

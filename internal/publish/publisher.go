@@ -43,6 +43,10 @@ type Config struct {
 	// a time; while it blocks, so do acknowledgements. It must not call Run
 	// or Drain.
 	Stored func(tx uint64, n int)
+	// Found is told of an event that was not sent for good because the stream
+	// had it already, before Stored counts it. It is called with locks held
+	// and must do no more than count. Nil means nobody.
+	Found func(tx uint64)
 	// Refused is told of an event that can never be stored. Nothing is in
 	// flight behind it, and nothing is sent before it returns: nil says
 	// that the dead letter is durable (Stored is not called for it), an

@@ -285,6 +285,9 @@ func (s *publisher) inUse(p place, seq uint64, pos envelope.Position) string {
 // foundBefore takes out the head, which is stored earlier in the stream.
 func (s *Stream) foundBefore() {
 	e := s.w.at(s.w.head)
+	if s.cfg.Found != nil {
+		s.cfg.Found(e.tx)
+	}
 	s.owe(e.tx)
 	s.w.drop()
 	s.count.Found++
