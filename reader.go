@@ -99,6 +99,7 @@ func (r *reader) heal(ctx context.Context) error {
 	}
 	s.r.state.set(ctx, StateRelaying, "")
 	s.spawn(func() error { return s.proveLoop(ctx) })
+	s.spawn(func() error { return s.retainLoop(ctx) })
 	return nil
 }
 

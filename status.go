@@ -38,9 +38,11 @@ type Status struct {
 	NATS        NATSStatus     `json:"nats"`
 	Streams     []StreamStatus `json:"streams"`
 	DeadLetters *DeadLetters   `json:"dead_letters,omitempty"`
-	Counters    Counters       `json:"counters"`
-	LastError   string         `json:"last_error,omitempty"` // why the last session ended
-	LastErrorAt time.Time      `json:"last_error_at,omitzero"`
+	// Retention is of the deletion of old rows; nil before its first run.
+	Retention   *RetentionStatus `json:"retention,omitempty"`
+	Counters    Counters         `json:"counters"`
+	LastError   string           `json:"last_error,omitempty"` // why the last session ended
+	LastErrorAt time.Time        `json:"last_error_at,omitzero"`
 }
 
 // NotReady says why the relay delivers nothing now; empty when it does, or
@@ -196,8 +198,9 @@ type counters struct {
 	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
 	updates, deletes, truncates, sessions, left, healed, gaps atomic.Uint64
 
-	ages    ages
-	letters atomic.Pointer[DeadLetters]
+	ages     ages
+	letters  atomic.Pointer[DeadLetters]
+	retained retained
 
 	mu      sync.Mutex
 	retries Retries        // of the sessions that are over
@@ -220,6 +223,7 @@ func (r *Relay) Status() Status {
 	st := Status{
 		Source: r.cfg.Source, Slot: r.cfg.Slot, Publication: r.cfg.Publication,
 		State: state, Reason: reason, Since: since, Counters: r.count.read(), DeadLetters: r.count.letters.Load(),
+		Retention: r.count.retained.read(),
 	}
 	r.mu.Lock()
 	s, conn := r.current, r.conn

@@ -37,7 +37,7 @@ type cli struct {
 	Doctor      doctorCmd      `cmd:"" help:"Every prerequisite with its value, verdict and fix; changes nothing; exit code 1 if one fails."`
 	Deadletters deadlettersCmd `cmd:"" help:"Events that could not be delivered."`
 	Verify      verifyCmd      `cmd:"" help:"Compare the outbox tables with the streams; exit code 1 if anything is missing, unknown, stored twice, out of order or different."`
-	Cleanup     cleanupCmd     `cmd:"" help:"Retention, once: delete the old receipts of a consumer."`
+	Cleanup     cleanupCmd     `cmd:"" help:"Retention, once: delete old rows of the outbox that are proven to be stored, or the old receipts of a consumer."`
 	Tail        tailCmd        `cmd:"" help:"Show the messages of a stream as they come, with their headers."`
 	Config      configCmd      `cmd:"" help:"The effective settings of run and where each comes from, secrets masked."`
 	Demo        demoCmd        `cmd:"" bare:"" help:"Throw-away servers, orders, crashes, and the account of what survived."`

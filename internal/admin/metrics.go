@@ -44,6 +44,7 @@ type collector struct {
 	deadLetters, sessions, natsConnected, natsReconnects           *prometheus.Desc
 	slotActive, slotRetained, slotSafe, slotXminAge, slotLookedAt  *prometheus.Desc
 	inFlight, queued, bytes, lastSequence, flowing, storedAt, mark *prometheus.Desc
+	retentionDeleted, retentionBacklog, retentionDuration          *prometheus.Desc
 }
 
 func newCollector(status func() walrelay.Status, build Build) *collector {
@@ -68,6 +69,10 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 		resyncs:      desc("resyncs_total", "Times that sending began anew behind a stream's end."),
 		deadLetters:  desc("dead_letters_open", "Dead letters that nobody has dealt with. Absent when not known."),
 		sessions:     desc("sessions_total", "Replication sessions that were begun."),
+
+		retentionDeleted:  desc("retention_deleted_rows_total", "Rows of the outbox tables deleted since they are old and proven to be stored."),
+		retentionBacklog:  desc("retention_backlog_seconds", "By how much the oldest row that is still there has passed the retention. Absent before the first look."),
+		retentionDuration: desc("retention_duration_seconds", "How long the last deletion of old rows took. Absent before the first."),
 
 		natsConnected:  desc("nats_connected", "1 while there is a connection to NATS."),
 		natsReconnects: desc("nats_reconnects_total", "Connections to NATS after the first."),
@@ -94,6 +99,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 		c.buildInfo, c.state, c.stateSince, c.ready, c.lagSeconds, c.lagBytes, c.events, c.transactions, c.rows, c.ignored,
 		c.retries, c.resyncs, c.deadLetters, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
 		c.slotSafe, c.slotXminAge, c.slotLookedAt, c.inFlight, c.queued, c.bytes, c.lastSequence, c.flowing, c.storedAt, c.mark,
+		c.retentionDeleted, c.retentionBacklog, c.retentionDuration,
 	} {
 		to <- d
 	}
@@ -117,6 +123,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 	if st.DeadLetters != nil {
 		m.gauge(c.deadLetters, float64(st.DeadLetters.Open))
 	}
+	var deleted uint64
+	if r := st.Retention; r != nil {
+		deleted = r.Deleted
+		m.gauge(c.retentionBacklog, r.BacklogSeconds)
+		m.gauge(c.retentionDuration, r.Seconds)
+	}
+	m.count(c.retentionDeleted, deleted)
 	m.gauge(c.natsConnected, truth(st.NATS.Connected))
 	m.count(c.natsReconnects, st.NATS.Reconnects)
 	if s := st.SlotState; s != nil {
