@@ -60,6 +60,15 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.recall(ctx); err != nil {
 		return err
 	}
+	if err := r.s.lookPaused(ctx); err != nil {
+		return err
+	}
+	if err := r.awaitResume(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the reading was stopped
+		}
+		return err
+	}
 	if err := r.heal(ctx); err != nil {
 		return err
 	}
@@ -191,6 +200,9 @@ func (r *reader) insert(ctx context.Context) error {
 		return errors.New("the slot sent a row outside a transaction")
 	}
 	s := r.s
+	if err := r.awaitResume(ctx); err != nil {
+		return err
+	}
 	s.r.count.rows.Add(1)
 	r.row.Relation, r.row.Tuple = r.message.Relation, r.message.Tuple
 	r.row.Position.Index = r.index
