@@ -98,6 +98,11 @@ type Config struct {
 	// for the first time, before anything new. Later it does nothing.
 	Backfill bool
 
+	// Retention is how long a row of an outbox table is kept at least; when it
+	// is older and proven to be stored it is deleted. Zero means 168 hours,
+	// which are 7 days; [KeepForever] deletes none.
+	Retention time.Duration
+
 	// Window is how many messages may be published and not yet acknowledged.
 	// A larger one raises throughput over a long round trip and lengthens a
 	// resync. Zero means 1024.
@@ -208,6 +213,7 @@ func (c Config) withDefaults() (Config, error) {
 	c.OnGap = or(c.OnGap, GapHeal)
 	c.HealLimit = number(c.HealLimit, 10_000)
 	c.HealAge = number(c.HealAge, time.Hour)
+	c.Retention = number(c.Retention, 7*24*time.Hour)
 	if c.OnGap != GapHeal && c.OnGap != GapHalt {
 		bad("OnGap", c.OnGap, "use heal or halt")
 	}

@@ -62,6 +62,15 @@ func (r *reader) run(ctx context.Context) error {
 	if err := r.recall(ctx); err != nil {
 		return err
 	}
+	if err := r.s.lookPaused(ctx); err != nil {
+		return err
+	}
+	if err := r.awaitResume(ctx); err != nil {
+		if ctx.Err() != nil {
+			return nil //nolint:nilerr // the reading was stopped
+		}
+		return err
+	}
 	if err := r.heal(ctx); err != nil {
 		return err
 	}
@@ -103,6 +112,7 @@ func (r *reader) heal(ctx context.Context) error {
 	s.spawn(func() error { return s.proveLoop(ctx) })
 	s.spawn(func() error { return s.releaseLoop(ctx) })
 	s.spawn(func() error { return s.jobLoop(ctx) })
+	s.spawn(func() error { return s.retainLoop(ctx) })
 	return nil
 }
 
@@ -201,6 +211,9 @@ func (r *reader) insert(ctx context.Context) error {
 		return errors.New("the slot sent a row outside a transaction")
 	}
 	s := r.s
+	if err := r.awaitResume(ctx); err != nil {
+		return err
+	}
 	s.r.count.rows.Add(1)
 	r.row.Relation, r.row.Tuple = r.message.Relation, r.message.Tuple
 	r.row.Position.Index = r.index

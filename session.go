@@ -51,11 +51,13 @@ type session struct {
 	ledger  slot.Ledger
 	streams []*stream // set once, by open; Status may look before that
 
-	frames    atomic.Uint64 // messages read; the confirmer tells silence from it
-	received  atomic.Uint64 // LSN
-	confirmed atomic.Uint64 // LSN last told to PostgreSQL
-	relayed   atomic.Bool   // reading has begun
-	reply     chan struct{} // a status is wanted at once
+	frames    atomic.Uint64          // messages read; the confirmer tells silence from it
+	received  atomic.Uint64          // LSN
+	confirmed atomic.Uint64          // LSN last told to PostgreSQL
+	relayed   atomic.Bool            // reading has begun
+	paused    atomic.Pointer[string] // why nothing is to be delivered; nil: it is
+	holding   atomic.Pointer[string] // what else the reader waits for; nil: nothing
+	reply     chan struct{}          // a status is wanted at once
 	broken    atomic.Pointer[error]
 	cancel    atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
 	slotInfo  atomic.Pointer[slotSeen]
@@ -129,6 +131,7 @@ func (s *session) run(ctx context.Context) error {
 	s.spawn(func() error { return s.listenLoop(background) })
 	s.spawn(func() error { return s.confirmLoop(background) })
 	s.spawn(func() error { return s.inspectLoop(background) })
+	s.spawn(func() error { return s.pauseLoop(background) })
 	var halted error // why the reading ended where the rest is in order
 	s.spawn(func() error {
 		defer stopBackground()

@@ -40,11 +40,13 @@ type Status struct {
 	DeadLetters *DeadLetters   `json:"dead_letters,omitempty"`
 	// Gaps are known once they were looked at, as are Jobs: what is asked for
 	// or running.
-	Gaps        *GapsStatus `json:"gaps,omitempty"`
-	Jobs        []JobStatus `json:"jobs,omitempty"`
-	Counters    Counters    `json:"counters"`
-	LastError   string      `json:"last_error,omitempty"` // why the last session ended
-	LastErrorAt time.Time   `json:"last_error_at,omitzero"`
+	Gaps *GapsStatus `json:"gaps,omitempty"`
+	Jobs []JobStatus `json:"jobs,omitempty"`
+	// Retention is of the deletion of old rows; nil before its first run.
+	Retention   *RetentionStatus `json:"retention,omitempty"`
+	Counters    Counters         `json:"counters"`
+	LastError   string           `json:"last_error,omitempty"` // why the last session ended
+	LastErrorAt time.Time        `json:"last_error_at,omitzero"`
 }
 
 // NotReady says why the relay delivers nothing now; empty when it does, or
@@ -200,9 +202,10 @@ type counters struct {
 	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
 	updates, deletes, truncates, sessions, left, healed, gaps atomic.Uint64
 
-	ages    ages
-	letters atomic.Pointer[DeadLetters]
-	asked   atomic.Pointer[askedStatus]
+	ages     ages
+	letters  atomic.Pointer[DeadLetters]
+	asked    atomic.Pointer[askedStatus]
+	retained retained
 
 	mu      sync.Mutex
 	retries Retries        // of the sessions that are over
@@ -225,6 +228,7 @@ func (r *Relay) Status() Status {
 	st := Status{
 		Source: r.cfg.Source, Slot: r.cfg.Slot, Publication: r.cfg.Publication,
 		State: state, Reason: reason, Since: since, Counters: r.count.read(), DeadLetters: r.count.letters.Load(),
+		Retention: r.count.retained.read(),
 	}
 	if asked := r.count.asked.Load(); asked != nil {
 		st.Gaps, st.Jobs = asked.gaps, asked.jobs

@@ -20,6 +20,10 @@ const waitEvery = 2 * time.Second
 func (r *reader) hold(ctx context.Context, reason string, ok func(context.Context) (bool, error)) error {
 	s := r.s
 	s.r.state.set(ctx, StateWaiting, reason)
+	if s.paused.Load() == nil {
+		s.holding.Store(&reason)
+		defer s.holding.Store(nil)
+	}
 	tick := time.NewTicker(waitEvery)
 	defer tick.Stop()
 	for {

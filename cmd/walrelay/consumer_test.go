@@ -207,7 +207,6 @@ func TestVerbsOfAConsumerNameWhatIsMissing(t *testing.T) {
 		contains(t, s.verb(exitFailed, args...), `no consumer "biling"`, "there is billing")
 	}
 	contains(t, s.verb(exitUsage, "deadletters", "requeue", "1", "--why", "x", "--yes"), "--consumer")
-	contains(t, s.verb(exitUsage, "cleanup"), "--consumer")
 	contains(t, s.verb(exitFailed, "deadletters", "list", "--consumer", "billing", "--schema", "other"), "walrelay migrate --consumer")
 	code, _, stderr := call("deadletters", "list", "--consumer", "billing", "--database-url", envtest.SharedPostgres(t))
 	if code != exitFailed {

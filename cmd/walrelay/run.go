@@ -62,11 +62,12 @@ func (r *routing) into(cfg *walrelay.Config) {
 
 // relaying are the settings of a relay.
 type relaying struct {
-	database `embed:""`
-	broker   `embed:""`
-	logging  `embed:""`
-	listener `embed:""`
-	routing  `embed:""`
+	database  `embed:""`
+	broker    `embed:""`
+	logging   `embed:""`
+	listener  `embed:""`
+	routing   `embed:""`
+	retaining `embed:""`
 
 	ReplicationURL string        `help:"Direct way to PostgreSQL where --database-url leads through a pooler." placeholder:"URL" secret:"dsn"`
 	Shared         bool          `help:"Others write to --stream too: the order of each aggregate is kept instead of that of the whole source."`
@@ -99,7 +100,7 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 		NATS: c.NATS, NATSOptions: c.options, NATSDomain: c.NATSDomain, NATSInboxPrefix: c.NATSInboxPrefix,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
 		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
-		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill,
+		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill, Retention: time.Duration(c.Retention),
 		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
 	}

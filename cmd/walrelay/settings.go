@@ -221,6 +221,8 @@ func wanted(f *kong.Flag) string {
 	switch f.Target.Type().String() {
 	case "bool":
 		return "true or false"
+	case "main.keeping":
+		return "a duration such as 168h, or off"
 	case "time.Duration":
 		return "a duration such as 10s or 1m30s"
 	case "int", "int64", "uint64", "uint32":

@@ -96,6 +96,8 @@ func kind(f *kong.Flag) string {
 		return "true or false"
 	case "time.Duration":
 		return "duration (`10s`)"
+	case "main.keeping":
+		return "duration or off"
 	case "slog.Level":
 		return "level"
 	case "string":

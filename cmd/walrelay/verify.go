@@ -13,15 +13,15 @@ import (
 )
 
 type verifyCmd struct {
-	database `embed:""`
-	broker   `embed:""`
-	routing  `embed:""`
+	database  `embed:""`
+	broker    `embed:""`
+	routing   `embed:""`
+	retaining `embed:""`
 
-	Since     string        `help:"Only events written since: a duration such as 24h (ago) or a time such as 2026-01-02T15:04:05Z." placeholder:"TIME"`
-	Bodies    bool          `help:"Compare bodies byte for byte; without it their lengths are compared, which reads the streams without bodies."`
-	Retention time.Duration `help:"How long published rows are kept: a message whose row is gone and that is older is no finding." default:"168h"`
-	Wait      time.Duration `help:"How long to wait for the running relay to confirm what is there now." default:"30s"`
-	JSON      bool          `name:"json" help:"One JSON object, with up to 1000 findings of each kind."`
+	Since  string        `help:"Only events written since: a duration such as 24h (ago) or a time such as 2026-01-02T15:04:05Z." placeholder:"TIME"`
+	Bodies bool          `help:"Compare bodies byte for byte; without it their lengths are compared, which reads the streams without bodies."`
+	Wait   time.Duration `help:"How long to wait for the running relay to confirm what is there now." default:"30s"`
+	JSON   bool          `name:"json" help:"One JSON object, with up to 1000 findings of each kind."`
 }
 
 // How many findings of each kind are shown.
@@ -49,7 +49,7 @@ func (c *verifyCmd) check() error {
 			Field: "NATS", Reason: "names a JetStream inside the relay; give the address where that listens (--embedded-listen of run), such as nats://127.0.0.1:4222",
 		}
 	}
-	for field, d := range map[string]time.Duration{"Retention": c.Retention, "Wait": c.Wait} {
+	for field, d := range map[string]time.Duration{"Wait": c.Wait} {
 		if d <= 0 {
 			err = errors.Join(err, &walrelay.ConfigError{Field: field, Value: d.String(), Reason: "use a positive duration such as 30s"})
 		}
@@ -63,7 +63,7 @@ func (c *verifyCmd) Run(e *env) error {
 	if err != nil {
 		return &usageError{err}
 	}
-	how := walrelay.Verification{Since: since, Bodies: c.Bodies, Retention: c.Retention, Wait: c.Wait, Show: shownFindings}
+	how := walrelay.Verification{Since: since, Bodies: c.Bodies, Retention: c.Retention.forVerify(), Wait: c.Wait, Show: shownFindings}
 	if c.JSON {
 		how.Show = shownFindingsJSON
 	}

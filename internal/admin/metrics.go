@@ -45,6 +45,7 @@ type collector struct {
 	gapsOpen, gaps, healed, jobsOpen                               *prometheus.Desc
 	slotActive, slotRetained, slotSafe, slotXminAge, slotLookedAt  *prometheus.Desc
 	inFlight, queued, bytes, lastSequence, flowing, storedAt, mark *prometheus.Desc
+	retentionDeleted, retentionBacklog, retentionDuration          *prometheus.Desc
 }
 
 func newCollector(status func() walrelay.Status, build Build) *collector {
@@ -74,6 +75,10 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 		jobsOpen:     desc("jobs_open", "Jobs that are asked for or running, such as a replay. Absent when not known."),
 		sessions:     desc("sessions_total", "Replication sessions that were begun."),
 
+		retentionDeleted:  desc("retention_deleted_rows_total", "Rows of the outbox tables deleted since they are old and proven to be stored."),
+		retentionBacklog:  desc("retention_backlog_seconds", "By how much the oldest row that is still there has passed the retention. Absent before the first look."),
+		retentionDuration: desc("retention_duration_seconds", "How long the last deletion of old rows took. Absent before the first."),
+
 		natsConnected:  desc("nats_connected", "1 while there is a connection to NATS."),
 		natsReconnects: desc("nats_reconnects_total", "Connections to NATS after the first."),
 
@@ -99,6 +104,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 		c.buildInfo, c.state, c.stateSince, c.ready, c.lagSeconds, c.lagBytes, c.events, c.transactions, c.rows, c.ignored,
 		c.retries, c.resyncs, c.deadLetters, c.gapsOpen, c.gaps, c.healed, c.jobsOpen, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
 		c.slotSafe, c.slotXminAge, c.slotLookedAt, c.inFlight, c.queued, c.bytes, c.lastSequence, c.flowing, c.storedAt, c.mark,
+		c.retentionDeleted, c.retentionBacklog, c.retentionDuration,
 	} {
 		to <- d
 	}
@@ -126,6 +132,13 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		m.gauge(c.gapsOpen, float64(len(st.Gaps.Open)))
 		m.gauge(c.jobsOpen, float64(len(st.Jobs)))
 	}
+	var deleted uint64
+	if r := st.Retention; r != nil {
+		deleted = r.Deleted
+		m.gauge(c.retentionBacklog, r.BacklogSeconds)
+		m.gauge(c.retentionDuration, r.Seconds)
+	}
+	m.count(c.retentionDeleted, deleted)
 	m.gauge(c.natsConnected, truth(st.NATS.Connected))
 	m.count(c.natsReconnects, st.NATS.Reconnects)
 	if s := st.SlotState; s != nil {
