@@ -82,7 +82,7 @@ func (q *requeuing) letter(ctx context.Context, id int64, sent present) error {
 		return nil
 	}
 	if err := l.CheckAlone(); err != nil {
-		return q.refuse(ctx, l.ID, "", err.Error())
+		return q.refuse(ctx, l.ID, err.Error())
 	}
 	if _, before := sent[keyOf(l.EventID)]; before && l.EventID != "" {
 		p.Sent, p.Stored = p.Sent+1, p.Stored+1
@@ -93,7 +93,7 @@ func (q *requeuing) letter(ctx context.Context, id int64, sent present) error {
 		return err
 	}
 	if why != "" {
-		return q.refuse(ctx, l.ID, "", why)
+		return q.refuse(ctx, l.ID, why)
 	}
 	row.Position, row.CommittedAt = l.Position, l.CommittedAt
 	return q.send(ctx, &l, row)
@@ -107,10 +107,10 @@ func (q *requeuing) send(ctx context.Context, l *deadletter.Letter, row *router.
 		return err
 	}
 	if routed.Verdict != router.Publish && routed.Verdict != router.Refused {
-		return q.refuse(ctx, l.ID, "", fmt.Sprintf("event type %q of table %s is published by no route now", routed.Event.EventType, l.Table))
+		return q.refuse(ctx, l.ID, fmt.Sprintf("event type %q of table %s is published by no route now", routed.Event.EventType, l.Table))
 	}
 	if !q.taken.has(&routed) {
-		return q.refuse(ctx, l.ID, "", fmt.Sprintf("stream %q does not cover subject %q; add it there, or change the route", routed.Stream, routed.Message.Subject))
+		return q.refuse(ctx, l.ID, fmt.Sprintf("stream %q does not cover subject %q; add it there, or change the route", routed.Stream, routed.Message.Subject))
 	}
 	r := s.newRepair(job.Requeue, q.j.ID, true)
 	defer r.end()
@@ -175,10 +175,10 @@ func (q *requeuing) resolve(ctx context.Context, l *deadletter.Letter, behind ma
 }
 
 // refuse leaves a letter open.
-func (q *requeuing) refuse(ctx context.Context, id int64, reason, why string) error {
+func (q *requeuing) refuse(ctx context.Context, id int64, why string) error {
 	q.j.Progress.Refused++
 	return q.s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return deadletter.RefuseAgain(ctx, conn, q.s.cfg.Schema, id, reason, why, q.s.fence)
+		return deadletter.RefuseAgain(ctx, conn, q.s.cfg.Schema, id, "", why, q.s.fence)
 	})
 }
 

@@ -78,15 +78,6 @@ func (l *Letter) setHeaders(stored string) error {
 	return nil
 }
 
-// columns gives the further columns as PostgreSQL takes them; nil for not known.
-func (l *Letter) columns() (any, error) {
-	if l.Columns == nil {
-		return nil, nil
-	}
-	text, err := json.Marshal(l.Columns)
-	return text, err
-}
-
 func (l *Letter) payload() (kept []byte, size int64, hash []byte) {
 	if l.PayloadNull {
 		return nil, 0, nil
