@@ -196,7 +196,7 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 		}
 		for name, st := range found.Streams {
 			known[name] = dedup.Known{
-				Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID, From: st.From, Epoch: st.Epoch,
+				Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID, From: st.From, Epoch: st.Epoch, Asides: st.Asides,
 				// What this database remembers it also had.
 				Settled: s.position(found.ConfirmedLSN),
 			}
@@ -217,7 +217,7 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 func (s *session) write(ctx context.Context, confirmed envelope.LSN, streams map[string]dedup.Known) error {
 	states, now := make(map[string]witness.StreamState, len(streams)), time.Now().UTC()
 	for name, k := range streams {
-		states[name] = witness.StreamState{At: now, Created: k.Created, LastSeq: k.LastSeq, Position: k.Position, MsgID: k.MsgID, From: k.From, Epoch: s.epoch}
+		states[name] = witness.StreamState{At: now, Created: k.Created, LastSeq: k.LastSeq, Position: k.Position, MsgID: k.MsgID, From: k.From, Epoch: s.epoch, Asides: s.asides.Load() > 0}
 	}
 	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) error {
 		return witness.Write(ctx, q, witness.Writing{

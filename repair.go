@@ -15,6 +15,7 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/deadletter"
+	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/reconcile"
@@ -251,6 +252,8 @@ type repair struct {
 	parks  bool           // what is of a parked aggregate is parked as well
 	router *router.Router // its own, for records
 
+	announced bool // its own goroutine's alone
+
 	again  bool                                           // what was stored and is gone is to be stored again
 	newID  bool                                           // each message gets an id of its own
 	refuse func(context.Context, deadletter.Letter) error // takes what can never be stored; nil: it becomes a dead letter
@@ -284,14 +287,39 @@ func (s *session) newRepair(kind string, number int64, late bool) *repair {
 }
 
 func (r *repair) end() {
+	if r.announced {
+		r.s.asides.Add(-1)
+	}
 	r.s.mu.Lock()
 	defer r.s.mu.Unlock()
 	delete(r.s.repairing, r.ref)
 }
 
+// announce tells the witness, before the first message, that what follows need
+// not be live: where a stream lets messages go at once, a later start counts what
+// stands behind the witness.
+func (r *repair) announce(ctx context.Context) error {
+	if r.announced {
+		return nil
+	}
+	r.announced = true
+	r.s.asides.Add(1)
+	if !r.s.fleeting {
+		return nil
+	}
+	streams := make(map[string]dedup.Known, len(r.s.streams))
+	for _, st := range r.s.streams {
+		streams[st.name] = st.stored()
+	}
+	return r.s.write(ctx, 0, streams)
+}
+
 // publish sends one row; it waits for room.
 func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Routed) error {
 	s := r.s
+	if err := r.announce(ctx); err != nil {
+		return err
+	}
 	r.add(&r.sent, 1)
 	letter := func() deadletter.Letter { return letterOfRow(r.router, row, routed) }
 	recorded, err := false, error(nil)

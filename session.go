@@ -69,10 +69,12 @@ type session struct {
 	held       pgx.Tx                 // sees exactly what a slot made in this session will not send; nil: none was made
 	backfillOf string                 // its snapshot
 	backfillAt envelope.LSN
+	fleeting   bool // a stream lets messages go at once; set by start
 	cover      cover
 	delivered  delivery
-	gapOpen    atomic.Bool // nothing is proven while a gap is open
-	repairs    uint64      // guarded by mu, as is repairing
+	gapOpen    atomic.Bool  // nothing is proven while a gap is open
+	asides     atomic.Int32 // repairs that may have sent something
+	repairs    uint64       // guarded by mu, as is repairing
 	repairing  map[uint64]*repair
 	parking    parking
 	resumedAt  envelope.LSN // from where on the slot sends

@@ -186,6 +186,7 @@ func (s *session) start(ctx context.Context) error {
 		s.mu.Unlock()
 	}
 	if slices.ContainsFunc(s.streams, func(st *stream) bool { return st.started && fleeting(st.facts) }) {
+		s.fleeting = true
 		s.cover.begin(true)
 		s.delivered.begin()
 	}

@@ -194,3 +194,26 @@ func TestAnotherWriterIsRecognised(t *testing.T) {
 		t.Errorf("a foreign message behind ours: error = %v, want a *ForeignError", err)
 	}
 }
+
+// I1: where messages that are not live may stand behind what the witness knows,
+// nobody counts them as live ones.
+func TestWhatIsNotLiveIsNotCounted(t *testing.T) {
+	t.Parallel()
+	at := func(commit envelope.LSN) envelope.Position { return envelope.Position{Epoch: 1, Commit: commit} }
+	known := dedup.Known{Created: created, LastSeq: 9, Position: at(0x100), Epoch: 1}
+	for _, asides := range []bool{false, true} {
+		known.Asides = asides
+		m, err := dedup.Start("S", dedup.Tail{Created: created, LastSeq: 11, Gone: true}, known, dedup.Slot{Confirmed: 0x101, WALEnd: 0x900, Epoch: 1})
+		if err != nil {
+			t.Fatal(err)
+		}
+		for i, commit := range []envelope.LSN{0x200, 0x300, 0x400} {
+			if err := m.Pass(at(commit), fmt.Sprint(i)); err != nil {
+				t.Fatal(err)
+			}
+			if got, want := m.Stored(at(commit)), i < 2 && !asides; got != want {
+				t.Errorf("asides %v: event %d counts as stored: %v, want %v", asides, i, got, want)
+			}
+		}
+	}
+}

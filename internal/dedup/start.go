@@ -37,6 +37,9 @@ type Known struct {
 	Settled envelope.Position
 	// Epoch is the database's history of when this was noted; 0: not known.
 	Epoch uint32
+	// Asides says that messages that are not live may stand behind LastSeq:
+	// then nobody can count the live ones.
+	Asides bool
 }
 
 // Slot is where the slot stands, read after it was taken.
@@ -120,6 +123,9 @@ func Start(stream string, tail Tail, known Known, slot Slot) (*Mark, error) {
 		return &Mark{met: true}, nil
 	case tail.Gone:
 		m := Mark{pos: known.Position, id: known.MsgID, unnamed: tail.LastSeq - known.LastSeq}
+		if known.Asides {
+			m.unnamed = 0 // rather a second time than not at all
+		}
 		if _, left := slot.Left[known.Epoch]; left && m.unnamed > 0 {
 			m.until = slot.end(known.Epoch) // those that cannot be named may be of what this database never had
 		}

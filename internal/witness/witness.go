@@ -37,6 +37,8 @@ type StreamState struct {
 	From uint64
 	// Epoch is the history in which this was noted; 0: not known.
 	Epoch uint32
+	// Asides says that messages that are not live may stand behind LastSeq.
+	Asides bool
 }
 
 type wireState struct {
@@ -47,11 +49,12 @@ type wireState struct {
 	At       time.Time `json:"at"`
 	From     uint64    `json:"from,omitempty"`
 	Epoch    uint32    `json:"epoch,omitempty"`
+	Asides   bool      `json:"asides,omitempty"`
 }
 
 // MarshalJSON writes the position in its form on the wire.
 func (s StreamState) MarshalJSON() ([]byte, error) {
-	w := wireState{Created: s.Created, LastSeq: s.LastSeq, MsgID: s.MsgID, At: s.At, From: s.From, Epoch: s.Epoch}
+	w := wireState{Created: s.Created, LastSeq: s.LastSeq, MsgID: s.MsgID, At: s.At, From: s.From, Epoch: s.Epoch, Asides: s.Asides}
 	if !s.Position.IsZero() {
 		w.Position = s.Position.String()
 	}
@@ -64,7 +67,7 @@ func (s *StreamState) UnmarshalJSON(b []byte) error {
 	if err := json.Unmarshal(b, &w); err != nil {
 		return err
 	}
-	*s = StreamState{Created: w.Created, LastSeq: w.LastSeq, MsgID: w.MsgID, At: w.At, From: w.From, Epoch: w.Epoch}
+	*s = StreamState{Created: w.Created, LastSeq: w.LastSeq, MsgID: w.MsgID, At: w.At, From: w.From, Epoch: w.Epoch, Asides: w.Asides}
 	if w.Position == "" {
 		return nil
 	}
