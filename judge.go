@@ -73,7 +73,7 @@ func missingSlotOf(name, stream string, tail publish.Tail) *HaltError {
 	return &HaltError{
 		Object:  "slot " + strconv.Quote(name),
 		Problem: fmt.Sprintf("is missing, though stream %q holds events of this source up to %s", stream, tail.Position),
-		Fix:     "connect the database that these events came from; or, if this one continues them, run walrelay adopt --database",
+		Fix:     "connect the database that these events came from; a database that does not continue it needs a source and a stream of its own (--source)",
 	}
 }
 

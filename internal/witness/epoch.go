@@ -57,7 +57,7 @@ type HistoryError struct {
 // Error names both sides and the way out.
 func (e *HistoryError) Error() string {
 	return fmt.Sprintf("this database is of another history: %s (known: system %s, timeline %d; connected: system %s, timeline %d); "+
-		"connect the right server, or run walrelay adopt --database",
+		"connect the right server; another one needs a source and a stream of its own (--source)",
 		e.Reason, e.Known.SystemID, e.Known.Timeline, e.Now.SystemID, e.Now.Timeline)
 }
 
