@@ -63,3 +63,12 @@ func TestNothingIsConfirmedBehindAnEventThatNoProofCovers(t *testing.T) {
 		}
 	}
 }
+
+func TestAnExportedSnapshotIsMadeReadable(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]string{"4661:4659:": "4661:4661:", "100:110:101,105": "100:110:101,105", "7:7:": "7:7:"} {
+		if got, err := wellFormed(text); got != want || err != nil {
+			t.Errorf("wellFormed(%q) = %q, %v, want %q", text, got, err, want)
+		}
+	}
+}

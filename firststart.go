@@ -144,8 +144,21 @@ func (s *session) hold(ctx context.Context, name string) (snapshot string, err e
 	if _, err = s.held.Exec(ctx, "SET TRANSACTION SNAPSHOT '"+name+"'"); err != nil {
 		return "", err
 	}
-	err = s.held.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&snapshot)
-	return snapshot, err
+	if err = s.held.QueryRow(ctx, "SELECT pg_current_snapshot()::text").Scan(&snapshot); err != nil {
+		return "", err
+	}
+	return wellFormed(snapshot)
+}
+
+// wellFormed mends the text of a snapshot that a slot has exported: its xmin can
+// be beyond its xmax, which PostgreSQL writes and does not read. All
+// transactions below xmin have ended.
+func wellFormed(text string) (string, error) {
+	s, err := parseSnapshot(text)
+	if err != nil || s.xmin <= s.xmax {
+		return text, err
+	}
+	return fmt.Sprintf("%d:%d:", s.xmin, s.xmin), nil
 }
 
 // letGo ends the transaction of hold.

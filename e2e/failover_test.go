@@ -27,6 +27,9 @@ func newPair(t *testing.T, primary map[string]string, synchronised bool, flags .
 	t.Helper()
 	p := &pair{primary: envtest.Postgres(t, testenv.PGConfig{Version: 17, Settings: primary})}
 	p.World = fixture.New(t, fixture.Config{Postgres: p.primary, Flags: flags})
+	if slices.Contains(flags, "--shared") {
+		p.Share()
+	}
 	p.proxy = envtest.Proxy(t, p.primary.Addr())
 	p.standby = envtest.Standby(t, p.primary, testenv.StandbyConfig{Via: p.proxy.Addr(), Settings: map[string]string{
 		"hot_standby_feedback": "on", "wal_retrieve_retry_interval": "200ms",
