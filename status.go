@@ -126,6 +126,9 @@ type StreamStatus struct {
 	// MarkMet says whether all that the stream held at the start of the
 	// session has been recognised among what the slot sends again.
 	MarkMet bool `json:"mark_met"`
+	// Limit says what this stream's settings keep the relay from promising;
+	// empty where nothing does.
+	Limit string `json:"limit,omitempty"`
 	// Behind says that the relay goes on without this stream until it can be
 	// had; its events are kept by the slot.
 	Behind  bool      `json:"behind,omitempty"`
@@ -314,6 +317,9 @@ func (s *session) streamStatus(retries *Retries) []StreamStatus {
 		}
 		if !p.Position.IsZero() {
 			one.Position = p.Position.String()
+		}
+		if limit := st.limit.Load(); limit != nil {
+			one.Limit = *limit
 		}
 		list = append(list, one)
 	}

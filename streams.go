@@ -32,9 +32,11 @@ type stream struct {
 	pub  publish.Publisher
 	mark mark // what it holds already of what the slot sends again; the reader's own
 	met  atomic.Bool
-	base dedup.Known                 // the stream's end at the start
-	told atomic.Pointer[dedup.Known] // the same as the witness may have it
-	from atomic.Uint64               // of a shared stream, see dedup.Known
+	// limit is what the stream's settings keep us from promising; nil: nothing.
+	limit atomic.Pointer[string]
+	base  dedup.Known                 // the stream's end at the start
+	told  atomic.Pointer[dedup.Known] // the same as the witness may have it
+	from  atomic.Uint64               // of a shared stream, see dedup.Known
 	// passed is the last event of the stream that was passed over; the
 	// reader's own.
 	passed envelope.Position
@@ -223,6 +225,11 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 		return err
 	}
 	st.facts = tail.Facts
+	if setting, removes := tail.Facts.Removes(); removes && st.Shared {
+		limit := fmt.Sprintf("the stream lets messages go (%s): an event whose outcome is unknown for longer than its duplicate window of %v can be stored twice",
+			setting, tail.Facts.DuplicateWindow)
+		st.limit.Store(&limit)
+	}
 	st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
 	st.pub.Begin(ctx, tail, known.LastSeq)
 	st.started = true

@@ -235,3 +235,25 @@ func TestAnEventThatWaitedGoesWhereChangedRoutesSendIt(t *testing.T) {
 	holds(t, w, "C", 4+3+2)
 	relay.Stop(30 * time.Second)
 }
+
+// I10: what lanes cannot promise on a stream that lets messages go is said.
+func TestStatusTellsTheLimitOfLanesOnAWorkQueue(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Flags: []string{"--admin", "127.0.0.1:0", "--shared"}})
+	if err := w.JetStream.DeleteStream(t.Context(), w.StreamName); err != nil {
+		t.Fatal(err)
+	}
+	makeStream(t, w, jetstream.StreamConfig{
+		Name: w.StreamName, Subjects: []string{"outbox." + w.Source + ".>"}, Retention: jetstream.WorkQueuePolicy, Duplicates: time.Minute,
+	})
+	relay := w.Start()
+	addr := adminOf(t, relay.Text)
+	w.Place(1)
+	holds(t, w, w.StreamName, 1)
+	for _, args := range [][]string{{"status", "--source", w.Source, "--admin", addr}, {"status", "--json", "--source", w.Source, "--admin", addr}} {
+		if code, out := verb(t, nil, args...); code != 0 || !strings.Contains(out, "retention: workqueue") || !strings.Contains(out, "duplicate window of 1m0s") {
+			t.Errorf("walrelay %v = %d: %s; want the limit of the duplicate window", args, code, out)
+		}
+	}
+	relay.Stop(30 * time.Second)
+}

@@ -95,6 +95,9 @@ func (p *page) stream(s *walrelay.StreamStatus) {
 		at += " at position " + s.Position
 	}
 	p.line("stream "+s.Name, "%s, %s, %s; %d in flight, %d waiting, %s", s.Mechanism, s.State, at, s.InFlight, s.Queued, size(int64(s.Bytes)))
+	if s.Limit != "" {
+		p.line("", "%s", s.Limit)
+	}
 	if s.Reason != "" {
 		p.line("", "waits since %s: %s", p.ago(s.Since), s.Reason)
 	}
