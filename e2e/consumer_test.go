@@ -326,7 +326,7 @@ func TestA66ConsumerThatWasStoppedDoesNotApplyAnEventAnotherHasApplied(t *testin
 			if err := w.publish(1); err != nil {
 				t.Fatal(err)
 			}
-			sleeping := `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep%' AND pid <> pg_backend_pid()`
+			sleeping := `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND query LIKE '%pg_sleep%' AND state = 'active' AND pid <> pg_backend_pid()`
 			waiting := `SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND wait_event_type = 'Lock'`
 			reach := func(query, what string) {
 				// JetStream serves waiting requests in turn, that of the
@@ -348,6 +348,7 @@ func TestA66ConsumerThatWasStoppedDoesNotApplyAnEventAnotherHasApplied(t *testin
 			second := startConsumer(t, s)
 			t.Cleanup(func() {
 				if t.Failed() {
+					first.kill()
 					second.kill()
 					t.Logf("first: %s\nsecond: %s", first.stderr.String(), second.stderr.String())
 				}

@@ -340,7 +340,7 @@ func (s *source) batch(rows *pgconn.ResultReader, row *Row, yield func(*Row, err
 		}
 	}
 	_, failed := rows.Close()
-	if failed != nil {
+	if failed != nil && !errors.Is(err, errEnough) { // who wants no more rows must not be told of one
 		return n, failed
 	}
 	return n, err
