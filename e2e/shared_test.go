@@ -159,7 +159,7 @@ func TestAWorkQueueThatIsDrainedAtOnceWhileTheRelayIsKilledTwentyTimes(t *testin
 		return len(seen)
 	}
 	relay := w.Start()
-	load := w.Load(fixture.LoadConfig{Writers: 2})
+	load := w.Load(fixture.LoadConfig{Writers: 2, Keep: true})
 	random := w.Random("kills")
 	for i := range 20 {
 		before := count()
@@ -177,7 +177,22 @@ func TestAWorkQueueThatIsDrainedAtOnceWhileTheRelayIsKilledTwentyTimes(t *testin
 		}
 		relay = w.Start()
 	}
+	// Lives that are long enough for an audit and for proofs: what was confirmed
+	// and consumed must not look as if it had never been sent.
+	for range 3 {
+		newest := fixture.Value[int64](w, "SELECT coalesce(max(id), 0) FROM walrelay.proven")
+		envtest.Eventually(t, fixture.Patience, func() error {
+			if n := fixture.Value[int64](w, "SELECT coalesce(max(id), 0) FROM walrelay.proven"); n < newest+2 {
+				return fmt.Errorf("the newest proof is %d, want %d", n, newest+2)
+			}
+			return nil
+		})
+		instant(t.Context(), time.Duration(500+random.IntN(400))*time.Millisecond)
+		relay.Kill()
+		relay = w.Start()
+	}
 	load.Stop()
+	proven(t, w)
 	rows, err := w.Rows(t.Context())
 	if err != nil {
 		t.Fatal(err)
