@@ -106,21 +106,10 @@ func (c *deadlettersRequeueCmd) Run(e *env, of *deadlettersCmd) error {
 		return c.own(e, conn)
 	}
 	box := consumerBox{conn: conn, schema: c.Schema, consumer: of.Consumer}
-	filter, err := c.filter()
-	if err != nil {
-		return err
-	}
-	ids, err := box.choose(e, filter, "To be tried again")
-	if err != nil || len(ids) == 0 {
-		return err
-	}
-	if yes, err := c.confirmed(e, fmt.Sprintf("Try %d again?", len(ids))); err != nil || !yes {
-		return err
-	}
-	done, err := box.change(e, ids, func(q deadletter.Querier) ([]int64, error) {
+	ids, done, err := box.ask(e, &c.chosen, "To be tried again", "Try %d again?", func(q deadletter.Querier, ids []int64) ([]int64, error) {
 		return deadletter.RequeueConsumer(e.ctx, q, c.Schema, of.Consumer, ids, c.request())
 	})
-	if err != nil {
+	if err != nil || len(ids) == 0 {
 		return err
 	}
 	fmt.Fprintf(e.stdout, "asked for: %d; the running service tries them within its CheckInterval (5 s unless set), or when it starts\n", done)
@@ -141,21 +130,11 @@ func (c *deadlettersDiscardCmd) Run(e *env, of *deadlettersCmd) error {
 		return c.own(e, conn)
 	}
 	box := consumerBox{conn: conn, schema: c.Schema, consumer: of.Consumer}
-	filter, err := c.filter()
-	if err != nil {
-		return err
-	}
-	ids, err := box.choose(e, filter, "To be given up: their events will have no effect in this consumer, also if they come again")
-	if err != nil || len(ids) == 0 {
-		return err
-	}
-	if yes, err := c.confirmed(e, fmt.Sprintf("Discard %d?", len(ids))); err != nil || !yes {
-		return err
-	}
-	done, err := box.change(e, ids, func(q deadletter.Querier) ([]int64, error) {
+	const what = "To be given up: their events will have no effect in this consumer, also if they come again"
+	ids, done, err := box.ask(e, &c.chosen, what, "Discard %d?", func(q deadletter.Querier, ids []int64) ([]int64, error) {
 		return deadletter.DiscardConsumer(e.ctx, q, c.Schema, of.Consumer, ids, c.request())
 	})
-	if err != nil {
+	if err != nil || len(ids) == 0 {
 		return err
 	}
 	fmt.Fprintf(e.stdout, "discarded: %d\n", done)

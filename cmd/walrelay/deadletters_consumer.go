@@ -212,6 +212,23 @@ func (b consumerBox) choose(e *env, f deadletter.ConsumerFilter, what string) ([
 	return ids, nil
 }
 
+// ask chooses letters, shows them as what, asks the question, which holds their
+// number, and has do change them. No ids means that nothing was changed.
+func (b consumerBox) ask(e *env, c *chosen, what, question string, do func(q deadletter.Querier, ids []int64) ([]int64, error)) (ids []int64, done int, err error) {
+	filter, err := c.filter()
+	if err != nil {
+		return nil, 0, err
+	}
+	if ids, err = b.choose(e, filter, what); err != nil || len(ids) == 0 {
+		return nil, 0, err
+	}
+	if yes, err := c.confirmed(e, fmt.Sprintf(question, len(ids))); err != nil || !yes {
+		return nil, 0, err
+	}
+	done, err = b.change(e, ids, func(q deadletter.Querier) ([]int64, error) { return do(q, ids) })
+	return ids, done, err
+}
+
 // change makes a change in a transaction that does not wait long for a handler
 // that has one of the letters, and says which it was not made to.
 func (b consumerBox) change(e *env, ids []int64, do func(q deadletter.Querier) ([]int64, error)) (int, error) {
