@@ -189,6 +189,9 @@ func (s *session) replaceSlot(ctx context.Context, info slot.Info, found witness
 	}
 	return s.makeSlot(ctx, func(snapshot string, at envelope.LSN) error {
 		gap.To, gap.Detail.Seen = at.String(), snapshot
+		if err := s.held.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&gap.Detail.Until); err != nil {
+			return err
+		}
 		err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 			last, some, err := witness.Newest(ctx, conn, s.cfg.Schema, s.cfg.Source)
 			if err != nil || !some {

@@ -55,6 +55,7 @@ func (s *session) healOpen(ctx context.Context) error {
 			return err
 		}
 	}
+	s.letGo(ctx) // an open transaction holds back vacuum
 	return s.endHeals(ctx, jobs)
 }
 
@@ -236,7 +237,7 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 		if err != nil || !some {
 			return err
 		}
-		gap.Detail.Seen, gap.To = newest.Snapshot, newest.LSN.String()
+		gap.Detail.Seen, gap.Detail.Until, gap.To = newest.Snapshot, newest.At, newest.LSN.String()
 		kept, some, err := witness.NewestWithin(ctx, conn, s.cfg.Schema, s.cfg.Source, st.name, again.Created, again.LastSeq)
 		if err != nil || !some {
 			return err

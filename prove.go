@@ -11,6 +11,7 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
@@ -217,7 +218,14 @@ func (s *session) audit(ctx context.Context, at *witness.Proven) (whole bool, er
 			detail.From[name] = span.From
 		}
 	}
-	found, err := s.count(ctx, detail, 1<<62)
+	var found finding
+	err = s.scanNow(ctx, func(tx pgx.Tx) error {
+		if detail.Until, err = s.awaitInexact(ctx, tx); err != nil {
+			return err
+		}
+		found, err = s.countIn(ctx, tx, detail, 1<<62)
+		return err
+	})
 	if err != nil {
 		return false, err
 	}
@@ -239,6 +247,44 @@ func (s *session) audit(ctx context.Context, at *witness.Proven) (whole bool, er
 	}
 	s.renew(ctx, fmt.Sprintf("%d events passed unseen", found.missing))
 	return false, nil
+}
+
+// awaitInexact makes an audit exact for tables without an xid column, where no
+// snapshot tells which rows it sees: it waits until everything that tx sees has
+// been delivered. It gives the time of tx by the database's clock.
+func (s *session) awaitInexact(ctx context.Context, tx pgx.Tx) (at time.Time, err error) {
+	exact := true
+	for _, t := range s.cfg.Tables {
+		has, err := hasXid(ctx, tx, router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)})
+		if err != nil {
+			return at, err
+		}
+		exact = exact && has
+	}
+	if exact {
+		return at, nil
+	}
+	if err := tx.QueryRow(ctx, "SELECT clock_timestamp()").Scan(&at); err != nil {
+		return at, fmt.Errorf("ask for the database's time: %w", err)
+	}
+	var end envelope.LSN
+	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
+		_, end, err = witness.Capture(ctx, conn) // behind whatever tx sees
+		return err
+	})
+	if err != nil {
+		return at, err
+	}
+	tick := time.NewTicker(100 * time.Millisecond)
+	defer tick.Stop()
+	for s.safe() < end {
+		select {
+		case <-ctx.Done():
+			return at, context.Cause(ctx)
+		case <-tick.C:
+		}
+	}
+	return at, nil
 }
 
 // renew ends the session in good order; the next one begins at once.

@@ -132,7 +132,7 @@ func (s *session) missing(ctx context.Context, tx pgx.Tx, d witness.GapDetail, h
 		filter := reconcile.RowFilter{SeenBy: d.Seen, NotSeenBy: d.NotSeen}
 		if !exact {
 			filter = reconcile.RowFilter{}
-			if !d.Since.IsZero() && table.Columns.CreatedAt != "" {
+			if !d.Since.IsZero() && table.Columns.Effective().CreatedAt != "" {
 				filter.Since = d.Since.Add(-marginOfClock)
 			}
 		}
@@ -140,6 +140,9 @@ func (s *session) missing(ctx context.Context, tx pgx.Tx, d witness.GapDetail, h
 		for row, err := range reconcile.Rows(ctx, tx, table, filter) {
 			if err != nil {
 				return err
+			}
+			if !exact && tx != s.held && younger(row, d.Until) {
+				continue // the slot has yet to send it
 			}
 			out.looked++
 			if err := routes.Route(&row.Row, &routed); err != nil {
@@ -165,6 +168,12 @@ func (s *session) missing(ctx context.Context, tx pgx.Tx, d witness.GapDetail, h
 	return nil
 }
 
+// younger says whether a row was written after a gap was found. A time in the
+// future is somebody's own, and tells nothing.
+func younger(row *reconcile.Row, until time.Time) bool {
+	return !until.IsZero() && row.HasCreatedAt && row.CreatedAt.After(until) && row.CreatedAt.Before(time.Now().Add(time.Minute))
+}
+
 func hasXid(ctx context.Context, tx pgx.Tx, t router.Table) (bool, error) {
 	column := t.Columns.Effective().Xid
 	if column == "" {
@@ -180,23 +189,30 @@ func hasXid(ctx context.Context, tx pgx.Tx, t router.Table) (bool, error) {
 var errLimit = errors.New("more than the limit")
 
 // count says how many events of a gap are missing, up to a limit.
-func (s *session) count(ctx context.Context, d witness.GapDetail, limit int64) (finding, error) {
+func (s *session) count(ctx context.Context, d witness.GapDetail, limit int64) (found finding, err error) {
+	err = s.scan(ctx, func(tx pgx.Tx) error {
+		found, err = s.countIn(ctx, tx, d, limit)
+		return err
+	})
+	return found, err
+}
+
+// countIn does so as a transaction sees the tables.
+func (s *session) countIn(ctx context.Context, tx pgx.Tx, d witness.GapDetail, limit int64) (finding, error) {
 	var found finding
-	err := s.scan(ctx, func(tx pgx.Tx) error {
-		have, err := s.present(ctx, d.From)
-		if err != nil {
-			return err
+	have, err := s.present(ctx, d.From)
+	if err != nil {
+		return found, err
+	}
+	routes, err := s.ownRouter(0)
+	if err != nil {
+		return found, err
+	}
+	err = s.missing(ctx, tx, d, have, routes, &found, func(*reconcile.Row, *router.Routed) error {
+		if found.missing > limit {
+			return errLimit
 		}
-		routes, err := s.ownRouter(0)
-		if err != nil {
-			return err
-		}
-		return s.missing(ctx, tx, d, have, routes, &found, func(*reconcile.Row, *router.Routed) error {
-			if found.missing > limit {
-				return errLimit
-			}
-			return nil
-		})
+		return nil
 	})
 	if errors.Is(err, errLimit) {
 		err = nil

@@ -59,8 +59,11 @@ type GapDetail struct {
 	// them; empty: not known.
 	Seen    string `json:"seen,omitempty"`
 	NotSeen string `json:"not_seen,omitempty"`
-	// Since bounds the rows of tables without an xid column.
+	// Since and Until bound the rows of tables without an xid column, by when
+	// they were written; Until is when the gap was found, by the database's
+	// clock.
 	Since time.Time `json:"since,omitzero"`
+	Until time.Time `json:"until,omitzero"`
 	// From is where each stream is to be looked through for events that are
 	// there after all. A stream that is not named is looked through whole.
 	From map[string]uint64 `json:"from,omitempty"`
