@@ -262,13 +262,24 @@ func TestAnAuditTakesNoRowOnItsWayForMissing(t *testing.T) {
 	write := func() {
 		w.Exec(`INSERT INTO public.outbox (aggregatetype, aggregateid, type, payload) SELECT 'order', i::text, 'placed', '{}' FROM generate_series(1, 100) i`)
 	}
-	for range 20 {
-		write()
+	const behind = 2000 // rows that are to be sent yet, at any time
+	written := 0
+	backlog := func() error {
+		stored, err := w.LastSeq(t.Context())
+		for ; err == nil && written < int(stored)+behind; written += 100 { //nolint:gosec // a drill's count
+			write()
+		}
+		return err
+	}
+	if err := backlog(); err != nil {
+		t.Fatal(err)
 	}
 	relay := w.Start()
 	declared := fixture.Value[int64](w, "SELECT max(id) FROM walrelay.proven")
 	envtest.Eventually(t, fixture.Patience, func() error {
-		write() // always more than what is sent by now
+		if err := backlog(); err != nil {
+			return err
+		}
 		if fixture.Value[int64](w, "SELECT max(id) FROM walrelay.proven") == declared && fixture.Value[int64](w, "SELECT count(*) FROM walrelay.gap") == 0 {
 			return fmt.Errorf("nothing is proven yet")
 		}
