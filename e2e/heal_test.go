@@ -266,7 +266,7 @@ func TestAnAuditTakesNoRowOnItsWayForMissing(t *testing.T) {
 	written := 0
 	backlog := func() error {
 		stored, err := w.LastSeq(t.Context())
-		for ; err == nil && written < int(stored)+behind; written += 100 { //nolint:gosec // a drill's count
+		for ; err == nil && written < int(stored)+behind; written += 100 {
 			write()
 		}
 		return err
