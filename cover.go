@@ -2,7 +2,6 @@ package walrelay
 
 import (
 	"fmt"
-	"maps"
 	"slices"
 	"strconv"
 	"strings"
@@ -128,40 +127,4 @@ func (s snapshot) sees(xid uint32) bool {
 		full += 1 << 32
 	}
 	return full < s.xmax && !s.running[full]
-}
-
-// A delivery is which events the slot has sent in this session. Its zero value
-// remembers none.
-type delivery struct {
-	mu  sync.Mutex
-	ids present // nil: not wanted
-}
-
-func (d *delivery) begin() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.ids = present{}
-}
-
-func (d *delivery) end() {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	d.ids = nil
-}
-
-func (d *delivery) add(id string) {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ids != nil {
-		d.ids.add(id)
-	}
-}
-
-func (d *delivery) copy() present {
-	d.mu.Lock()
-	defer d.mu.Unlock()
-	if d.ids == nil {
-		return present{}
-	}
-	return maps.Clone(d.ids)
 }

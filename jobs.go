@@ -169,9 +169,9 @@ func (s *session) askedToHeal(ctx context.Context, j *job.Job) error {
 	return nil
 }
 
-// beginJob notes that a job runs and gives the events that it has sent already,
-// in this session or an earlier one.
-func (s *session) beginJob(ctx context.Context, j *job.Job, r *repair) (present, error) {
+// beginJob notes that a job runs. It gives a reader of the events that it has
+// sent already, in this session or an earlier one.
+func (s *session) beginJob(ctx context.Context, j *job.Job) (sent func(context.Context, func(keyed) error) error, err error) {
 	first := s.ends()
 	for name, before := range j.FirstSequence {
 		if end, some := first[name]; some && end < before {
@@ -179,29 +179,28 @@ func (s *session) beginJob(ctx context.Context, j *job.Job, r *repair) (present,
 		}
 	}
 	again := len(j.FirstSequence) > 0
-	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return job.Start(ctx, conn, s.cfg.Schema, j, s.id, first, s.fence)
 	})
-	if err != nil {
-		return nil, err
-	}
 	s.lookSoon()
-	sent := present{}
-	if !again {
-		return sent, nil
-	}
-	for _, st := range s.streams {
-		_, err := st.pub.EachHeader(ctx, j.FirstSequence[st.name], func(m publish.StoredMessage) error {
-			if m.Header.Get(envelope.HeaderSource) == s.cfg.Source && m.Header.Get(envelope.HeaderOrigin) == r.origin {
-				sent[keyOf(eventOf(m))] = struct{}{}
-			}
+	origin := originOf(j.Kind, j.ID)
+	return func(ctx context.Context, note func(keyed) error) error {
+		if !again {
 			return nil
-		})
-		if err != nil {
-			return nil, fmt.Errorf("look through stream %q: %w", st.name, err)
 		}
-	}
-	return sent, nil
+		for _, st := range s.streams {
+			_, err := st.pub.EachHeader(ctx, j.FirstSequence[st.name], func(m publish.StoredMessage) error {
+				if m.Header.Get(envelope.HeaderSource) == s.cfg.Source && m.Header.Get(envelope.HeaderOrigin) == origin {
+					return note(keyOf(eventOf(m)))
+				}
+				return nil
+			})
+			if err != nil {
+				return fmt.Errorf("look through stream %q: %w", st.name, err)
+			}
+		}
+		return nil
+	}, err
 }
 
 // A coverage says what subjects each stream takes, by its index. What none takes

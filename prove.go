@@ -46,12 +46,16 @@ func (s *session) proveLoop(ctx context.Context) error {
 	}
 	tick := time.NewTicker(proveEvery)
 	defer tick.Stop()
-	audited := false
+	audited, told := false, false
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case <-tick.C:
+		}
+		if err := s.delivered.trouble(); err != nil && !told {
+			told = true
+			s.log.WarnContext(ctx, "what is delivered until the audit is held in memory", slog.String("err", err.Error()))
 		}
 		if p.pending == nil && (!audited || s.settledCount() != p.proven) {
 			if err := p.capture(ctx); err != nil {

@@ -2,13 +2,9 @@ package walrelay
 
 import (
 	"context"
-	"crypto/sha256"
-	"errors"
 	"fmt"
 	"slices"
-	"strings"
 	"sync"
-	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -18,207 +14,8 @@ import (
 	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/publish"
-	"github.com/walrelay/walrelay/internal/reconcile"
 	"github.com/walrelay/walrelay/internal/router"
-	"github.com/walrelay/walrelay/internal/witness"
 )
-
-// keyed is an id's hash: sets of ids are kept as these, 16 bytes each, however
-// long the ids are. Two ids do not share one in the life of a database.
-type keyed [16]byte
-
-func keyOf(parts ...string) keyed {
-	sum := sha256.Sum256([]byte(strings.Join(parts, "\x00"))) // which no text of PostgreSQL's holds
-	return keyed(sum[:16])
-}
-
-// A finding is what a look through the outbox tables gave.
-type finding struct {
-	looked, missing int64
-	oldest          time.Time // of the missing ones; zero where no row tells
-}
-
-// A present says which events need no repair: those in a stream, in any, and
-// those among the dead letters, in whatever state.
-type present map[keyed]struct{}
-
-func (p present) has(e *router.Event) bool {
-	_, stored := p[keyOf(e.ID)]
-	_, dead := p[keyOf(e.Table, e.ID)]
-	return stored || dead
-}
-
-// add notes an event by its message id.
-func (p present) add(id string) { p[keyOf(id)] = struct{}{} }
-
-// present reads the streams from where they are to be looked through, and the
-// dead letters. Streams that only earlier routes had are looked through as
-// well.
-func (s *session) present(ctx context.Context, from map[string]uint64) (present, error) {
-	p := s.delivered.copy()
-	note := func(m publish.StoredMessage) error {
-		if m.Header.Get(envelope.HeaderSource) == s.cfg.Source {
-			p.add(m.Header.Get(envelope.HeaderMsgID))
-			if id := m.Header.Get(envelope.HeaderEventID); id != "" {
-				p.add(id)
-			}
-		}
-		return nil
-	}
-	looked := map[string]bool{}
-	for _, st := range s.streams {
-		looked[st.name] = true
-		if _, err := st.pub.EachHeader(ctx, from[st.name], note); err != nil {
-			return nil, fmt.Errorf("look through stream %q: %w", st.name, err)
-		}
-	}
-	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		rows, err := conn.Query(ctx, `SELECT "table", event_id FROM `+pgx.Identifier{s.cfg.Schema, "dead_letter"}.Sanitize()+`
-			WHERE source = $1 AND event_id IS NOT NULL`, s.cfg.Source)
-		if err != nil {
-			return err
-		}
-		var table, id string
-		_, err = pgx.ForEachRow(rows, []any{&table, &id}, func() error {
-			p[keyOf(table, id)] = struct{}{}
-			return nil
-		})
-		return err
-	})
-	if err != nil {
-		return nil, fmt.Errorf("look through the dead letters: %w", err)
-	}
-	// Streams that only earlier routes had: the last proof and the witness, as
-	// this session found it, name them.
-	earlier := map[string]bool{}
-	for name := range from {
-		earlier[name] = true
-	}
-	for name := range s.taken {
-		earlier[name] = true
-	}
-	for name := range earlier {
-		if looked[name] {
-			continue
-		}
-		old := publish.New(s.nats, publish.Config{Stream: name, Source: s.cfg.Source, Logger: s.log})
-		_, err := old.EachHeader(ctx, from[name], note)
-		if gone, ok := errors.AsType[*publish.APIError](err); ok && gone.NotFound() {
-			continue
-		}
-		if err != nil {
-			return nil, fmt.Errorf("look through stream %q, which earlier routes had: %w", name, err)
-		}
-	}
-	return p, nil
-}
-
-// marginOfClock is added where rows can be told by created_at alone: a
-// transaction may have begun that long before it committed.
-const marginOfClock = time.Hour
-
-// missing gives each row that a gap is about and that is not present, routed as of
-// now, in the order of the table's seq. What it gives is valid until the next
-// one.
-func (s *session) missing(ctx context.Context, tx pgx.Tx, d witness.GapDetail, have present, routes *router.Router, out *finding,
-	each func(row *reconcile.Row, routed *router.Routed) error,
-) error {
-	for _, t := range s.cfg.Tables {
-		table := router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)}
-		exact, err := hasXid(ctx, tx, table)
-		if err != nil {
-			return err
-		}
-		filter := reconcile.RowFilter{SeenBy: d.Seen, NotSeenBy: d.NotSeen}
-		if !exact {
-			filter = reconcile.RowFilter{}
-			if !d.Since.IsZero() && table.Columns.Effective().CreatedAt != "" {
-				filter.Since = d.Since.Add(-marginOfClock)
-			}
-		}
-		var routed router.Routed
-		for row, err := range reconcile.Rows(ctx, tx, table, filter) {
-			if err != nil {
-				return err
-			}
-			if !exact && tx != s.held && younger(row, d.Until) {
-				continue // the slot has yet to send it
-			}
-			out.looked++
-			if err := routes.Route(&row.Row, &routed); err != nil {
-				return err
-			}
-			switch routed.Verdict {
-			case router.Publish, router.Refused:
-			case router.Skip, router.Unrouted, router.NotOutbox:
-				continue
-			}
-			if routed.Event.ID == "" || have.has(&routed.Event) {
-				continue // without an id nobody can tell whether it was recorded
-			}
-			out.missing++
-			if row.HasCreatedAt && (out.oldest.IsZero() || row.CreatedAt.Before(out.oldest)) {
-				out.oldest = row.CreatedAt
-			}
-			if err := each(row, &routed); err != nil {
-				return err
-			}
-		}
-	}
-	return nil
-}
-
-// younger says whether a row was written after a gap was found. A time in the
-// future is somebody's own, and tells nothing.
-func younger(row *reconcile.Row, until time.Time) bool {
-	return !until.IsZero() && row.HasCreatedAt && row.CreatedAt.After(until) && row.CreatedAt.Before(time.Now().Add(time.Minute))
-}
-
-func hasXid(ctx context.Context, tx pgx.Tx, t router.Table) (bool, error) {
-	column := t.Columns.Effective().Xid
-	if column == "" {
-		return false, nil
-	}
-	var has bool
-	err := tx.QueryRow(ctx, `SELECT EXISTS (SELECT FROM pg_attribute a JOIN pg_class c ON c.oid = a.attrelid JOIN pg_namespace n ON n.oid = c.relnamespace
-		WHERE n.nspname = $1 AND c.relname = $2 AND a.attname = $3 AND NOT a.attisdropped)`, t.Schema, t.Name, column).Scan(&has)
-	return has, err
-}
-
-// errLimit ends a count that has seen enough.
-var errLimit = errors.New("more than the limit")
-
-// count says how many events of a gap are missing, up to a limit.
-func (s *session) count(ctx context.Context, d witness.GapDetail, limit int64) (found finding, err error) {
-	err = s.scan(ctx, func(tx pgx.Tx) error {
-		found, err = s.countIn(ctx, tx, d, limit)
-		return err
-	})
-	return found, err
-}
-
-// countIn does so as a transaction sees the tables.
-func (s *session) countIn(ctx context.Context, tx pgx.Tx, d witness.GapDetail, limit int64) (finding, error) {
-	var found finding
-	have, err := s.present(ctx, d.From)
-	if err != nil {
-		return found, err
-	}
-	routes, err := s.ownRouter(0)
-	if err != nil {
-		return found, err
-	}
-	err = s.missing(ctx, tx, d, have, routes, &found, func(*reconcile.Row, *router.Routed) error {
-		if found.missing > limit {
-			return errLimit
-		}
-		return nil
-	})
-	if errors.Is(err, errLimit) {
-		err = nil
-	}
-	return found, err
-}
 
 // scan runs f in a read-only transaction with one snapshot, on a connection of
 // its own: it may take long. Where the session has made the slot, the snapshot
@@ -286,10 +83,13 @@ type repair struct {
 // ledger has such a number.
 const asideTx = 1 << 63
 
+// originOf is what a job's messages say of where they come from.
+func originOf(kind string, number int64) string { return fmt.Sprintf("%s/%d", kind, number) }
+
 // newRepair gives a repair whose reports reach it until end is called.
 func (s *session) newRepair(kind string, number int64, late bool) *repair {
 	routes, _ := newRouter(s.cfg) // New has seen that the configuration can be compiled
-	r := &repair{s: s, origin: fmt.Sprintf("%s/%d", kind, number), late: late, changed: make(chan struct{}), router: routes}
+	r := &repair{s: s, origin: originOf(kind, number), late: late, changed: make(chan struct{}), router: routes}
 	r.parks = kind == job.Heal || kind == job.Backfill
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -25,7 +25,11 @@ func (s *session) replay(ctx context.Context, j *job.Job) error {
 	r := s.newRepair(j.Kind, j.ID, true)
 	defer r.end()
 	r.again, r.newID = true, j.Arguments.NewID
-	sent, err := s.beginJob(ctx, j, r)
+	eachSent, err := s.beginJob(ctx, j)
+	if err != nil {
+		return err
+	}
+	sent, err := newSeen(ctx, s.cfg.portion(), eachSent)
 	if err != nil {
 		return err
 	}
@@ -44,6 +48,7 @@ func (s *session) replay(ctx context.Context, j *job.Job) error {
 	j.Progress = job.Progress{}
 	noted := time.Now()
 	chosen := newChoice(s.cfg.Source, &j.Arguments)
+	before := 0
 	err = s.scanNow(ctx, func(tx pgx.Tx) error {
 		if err := s.awaitDelivered(ctx, tx); err != nil {
 			return err
@@ -52,11 +57,17 @@ func (s *session) replay(ctx context.Context, j *job.Job) error {
 		if err != nil {
 			return err
 		}
+		var was func(*router.Event) bool
+		was, before, err = sent.among(ctx, func(ask func(*router.Event) error) error {
+			return chosen.each(ctx, tx, s.cfg.Tables, routes, func(_ *reconcile.Row, routed *router.Routed) error { return ask(&routed.Event) })
+		})
+		if err != nil {
+			return err
+		}
 		return chosen.each(ctx, tx, s.cfg.Tables, routes, func(row *reconcile.Row, routed *router.Routed) error {
 			j.Progress.Looked++
-			_, before := sent[keyOf(routed.Event.ID)]
 			switch {
-			case before:
+			case was(&routed.Event):
 			case routed.Verdict == router.Unrouted, routed.Verdict == router.Skip, routed.Event.ID == "", kept.has(&routed.Event), !taken.has(routed):
 				j.Progress.Skipped++
 			default:
@@ -68,14 +79,14 @@ func (s *session) replay(ctx context.Context, j *job.Job) error {
 				return nil
 			}
 			noted = time.Now()
-			r.tell(&j.Progress, len(sent))
+			r.tell(&j.Progress, before)
 			return s.noteJob(ctx, j)
 		})
 	})
 	if err != nil {
 		return ofTable(err)
 	}
-	if err := s.settleJob(ctx, j, r, len(sent)); err != nil {
+	if err := s.settleJob(ctx, j, r, before); err != nil {
 		return err
 	}
 	return chosen.unmet()
@@ -111,12 +122,21 @@ func (s *session) settleJob(ctx context.Context, j *job.Job, r *repair, before i
 // keptLetters are the events that a replay leaves alone: those of open dead
 // letters, for which a requeue is the way, and of discarded ones unless they
 // are asked for by their ids.
-func keptLetters(ctx context.Context, tx pgx.Tx, cfg *Config, byID bool) (present, error) {
-	kept := present{}
+func keptLetters(ctx context.Context, tx pgx.Tx, cfg *Config, byID bool) (keptEvents, error) {
+	kept := keptEvents{}
 	err := deadletter.EachKept(ctx, tx, cfg.Schema, cfg.Source, !byID, func(table, id string) {
 		kept[keyOf(table, id)] = struct{}{}
 	})
 	return kept, err
+}
+
+// A keptEvents is the events of dead letters, by table and id: as many as there
+// are dead letters of an operator to deal with.
+type keptEvents map[keyed]struct{}
+
+func (k keptEvents) has(e *router.Event) bool {
+	_, kept := k[keyOf(e.Table, e.ID)]
+	return kept
 }
 
 // A choice says which rows a replay is for.
@@ -291,7 +311,7 @@ func (c *choice) unmetPlan() error {
 	return nil
 }
 
-func (p *ReplayPlan) add(row *reconcile.Row, routed *router.Routed, kept present) {
+func (p *ReplayPlan) add(row *reconcile.Row, routed *router.Routed, kept keptEvents) {
 	p.Rows++
 	switch {
 	case routed.Verdict == router.Unrouted, routed.Verdict == router.Skip, routed.Event.ID == "", kept.has(&routed.Event):

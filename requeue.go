@@ -24,7 +24,12 @@ import (
 // other. What is refused again stays open and says why.
 func (s *session) requeue(ctx context.Context, j *job.Job) error {
 	q := requeuing{s: s, j: j}
-	sent, err := s.beginJob(ctx, j, &repair{origin: fmt.Sprintf("%s/%d", j.Kind, j.ID)})
+	eachSent, err := s.beginJob(ctx, j)
+	if err != nil {
+		return err
+	}
+	sent := map[keyed]bool{} // no more than were asked for
+	err = eachSent(ctx, func(k keyed) error { sent[k] = true; return nil })
 	if err != nil {
 		return err
 	}
@@ -62,7 +67,7 @@ type requeuing struct {
 }
 
 // letter deals with one dead letter.
-func (q *requeuing) letter(ctx context.Context, id int64, sent present) error {
+func (q *requeuing) letter(ctx context.Context, id int64, sent map[keyed]bool) error {
 	s, p := q.s, &q.j.Progress
 	var l deadletter.Letter
 	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
@@ -84,7 +89,7 @@ func (q *requeuing) letter(ctx context.Context, id int64, sent present) error {
 	if err := l.CheckAlone(); err != nil {
 		return q.refuse(ctx, l.ID, err.Error())
 	}
-	if _, before := sent[keyOf(l.EventID)]; before && l.EventID != "" {
+	if l.EventID != "" && sent[keyOf(l.EventID)] {
 		p.Sent, p.Stored = p.Sent+1, p.Stored+1
 		return q.resolve(ctx, &l, q.j.FirstSequence)
 	}
@@ -153,7 +158,7 @@ func (s *session) ends() map[string]uint64 {
 // ends say that its place is not known.
 func (q *requeuing) resolve(ctx context.Context, l *deadletter.Letter, behind map[string]uint64) error {
 	s := q.s
-	origin := fmt.Sprintf("%s/%d", job.Requeue, q.j.ID)
+	origin := originOf(job.Requeue, q.j.ID)
 	var sequence uint64
 	for _, st := range s.streams {
 		if behind == nil {

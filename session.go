@@ -240,6 +240,7 @@ func (s *session) close() {
 	ctx, cancel := context.WithTimeout(context.Background(), time.Second)
 	defer cancel()
 	s.letGo(ctx)
+	s.delivered.end()
 	if s.repl != nil {
 		s.repl.Close()
 	}

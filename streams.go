@@ -190,7 +190,7 @@ func (s *session) start(ctx context.Context) error {
 	if slices.ContainsFunc(s.streams, func(st *stream) bool { return st.started && fleeting(st.facts) }) {
 		s.fleeting = true
 		s.cover.begin(true)
-		s.delivered.begin()
+		s.delivered.begin(s.cfg.portion())
 	}
 	// From where lanes are to be read again must be known before they hold
 	// anything.

@@ -230,15 +230,8 @@ func (s *source) query(f RowFilter) (string, error) {
 		b.WriteString(" WHERE " + strings.Join(where, " AND "))
 	}
 	if !f.Unordered {
-		b.WriteString(" ORDER BY ")
-		switch {
-		case c.Seq != "":
-			b.WriteString("t." + quoteName(c.Seq))
-		case c.CreatedAt != "":
-			b.WriteString("t." + quoteName(c.CreatedAt) + ", t.tableoid, t.ctid")
-		default:
-			b.WriteString("t.tableoid, t.ctid")
-		}
+		// The place makes it one order, the same in each reading.
+		b.WriteString(" ORDER BY " + or(c.Seq, ", ", or(c.CreatedAt, ", ", "")) + "t.tableoid, t.ctid")
 	}
 	return b.String(), nil
 }
