@@ -33,7 +33,7 @@ func (w *world) fill(n int) {
 	const window = 500
 	futures := make([]jetstream.PubAckFuture, 0, window)
 	for i := range n {
-		f, err := w.js.PublishMsgAsync(event(uuid.NewString(), fmt.Sprint("aggregate-", i%1000), i))
+		f, err := w.js.PublishMsgAsync(event(uuid.NewString(), fmt.Sprint("aggregate-", i%1000), i), jetstream.WithStallWait(time.Minute))
 		if err != nil {
 			w.t.Fatal(err)
 		}

@@ -4,6 +4,7 @@ import (
 	"context"
 	"maps"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
@@ -117,7 +118,7 @@ func (w *world) fill(tb testing.TB, n int) {
 			m.Header[h.Name] = []string{h.Value}
 		}
 		m.Data = append(m.Data, out.Message.Body...)
-		if _, err := w.js.PublishMsgAsync(m); err != nil {
+		if _, err := w.js.PublishMsgAsync(m, jetstream.WithStallWait(time.Minute)); err != nil {
 			tb.Fatal(err)
 		}
 	}
