@@ -157,7 +157,7 @@ func endOf(ctx context.Context, cfg *Config, stream string) (publish.Tail, error
 	defer conn.Close()
 	_, err = conn.StreamInfo(ctx, stream)
 	if missing, ok := errors.AsType[*publish.APIError](err); ok && missing.NotFound() {
-		return publish.Tail{}, fmt.Errorf("stream %q does not exist: make it first, such as with walrelay migrate --stream %s", stream, stream)
+		return publish.Tail{}, fmt.Errorf("stream %q does not exist: make it first, such as with walrelay migrate --stream %s (%w)", stream, stream, err)
 	}
 	tail, err := publish.New(conn, publish.Config{Stream: stream, Source: cfg.Source, Logger: nats.Logger}).Tail(ctx)
 	if err != nil {

@@ -178,7 +178,7 @@ func TestAMissingSlotThatAStreamRemembersFails(t *testing.T) {
 	p := newPatient(t, envtest.SharedPostgres(t), false)
 	p.publish("1", p.name)
 	d := p.examine()
-	d.only("slot " + p.name)
+	d.only("end of the stream")
 	for _, c := range d.Checks {
 		if c.Verdict == fail {
 			p.sameWords(c)

@@ -173,8 +173,8 @@ func (d *databaseDoctor) compare(b *brokerDoctor) {
 	for _, s := range b.streams {
 		switch {
 		case !s.seen || s.Shared:
-		case !d.slot.Exists && !d.witness.Exists && s.tail.Ours:
-			s.refuse(VerdictFail, "slot "+d.cfg.Slot, "none", missingSlotOf(d.cfg.Slot, s.Name, s.tail))
+		case !d.witness.Exists && s.tail.Ours:
+			s.refuse(VerdictFail, "end of the stream", s.end(), forgottenBy(d.cfg.Source, s.Name, s.tail))
 		case d.slot.Exists:
 			w := d.witness.Streams[s.Name]
 			known := dedup.Known{Created: w.Created, LastSeq: w.LastSeq, Position: w.Position, MsgID: w.MsgID}

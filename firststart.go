@@ -45,8 +45,10 @@ func (s *session) prepareSlot(ctx context.Context, info slot.Info) error {
 		return s.makeSlotAgain(ctx, info.Exists)
 	case first && s.cfg.Backfill && !s.backfilled(ctx):
 		return s.askBackfill(ctx, info)
-	case info.Exists && !lost:
+	case info.Exists && !lost && found.Exists:
 		return nil
+	case info.Exists && !lost:
+		return s.nothingOfOurs(ctx)
 	case lost || !first:
 		return s.replaceSlot(ctx, info, found, healAsked(jobs, 0) != nil)
 	}
@@ -56,11 +58,11 @@ func (s *session) prepareSlot(ctx context.Context, info slot.Info) error {
 	return s.makeFirstSlot(ctx)
 }
 
-// nothingOfOurs makes sure, before the very first slot is made, that the
-// streams hold no events of this source: else something was delivered that
-// nobody remembers.
+// nothingOfOurs makes sure, before the very first slot is made or used, that the
+// streams hold no events of this source: else something was delivered that this
+// database does not remember.
 func (s *session) nothingOfOurs(ctx context.Context) error {
-	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the slot is made")
+	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the first start")
 	for _, st := range s.streams {
 		_, err := s.nats.StreamInfo(ctx, st.name)
 		if missing, ok := errors.AsType[*publish.APIError](err); ok && missing.NotFound() {
@@ -71,7 +73,7 @@ func (s *session) nothingOfOurs(ctx context.Context) error {
 			return err
 		}
 		if tail.Ours {
-			return missingSlotOf(s.cfg.Slot, st.name, tail)
+			return forgottenBy(s.cfg.Source, st.name, tail)
 		}
 	}
 	return nil

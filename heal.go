@@ -50,6 +50,7 @@ func (s *session) healOpen(ctx context.Context) error {
 			}
 		}
 	}
+	s.gapOpen.Store(false) // also of one that this session has found
 	for i := range gaps {
 		if err := s.healGap(ctx, &gaps[i], jobs); err != nil {
 			return err
@@ -62,9 +63,7 @@ func (s *session) healOpen(ctx context.Context) error {
 // healGap publishes what is missing, if it may.
 func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) error {
 	if g.Detail.Seen == "" {
-		// Which rows it is about the audit will tell.
-		s.gapOpen.Store(false)
-		return nil
+		return nil // which rows it is about the audit will tell
 	}
 	for _, st := range s.streams {
 		if !st.started {

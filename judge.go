@@ -68,12 +68,12 @@ func brokenSlot(name string, info slot.Info, found witness.Witness) *HaltError {
 	return halt
 }
 
-// missingSlotOf is where only a stream remembers that there was one.
-func missingSlotOf(name, stream string, tail publish.Tail) *HaltError {
+// forgottenBy is where only a stream remembers that there was a source.
+func forgottenBy(source, stream string, tail publish.Tail) *HaltError {
 	return &HaltError{
-		Object:  "slot " + strconv.Quote(name),
-		Problem: fmt.Sprintf("is missing, though stream %q holds events of this source up to %s", stream, tail.Position),
-		Fix:     "connect the database that these events came from; a database that does not continue it needs a source and a stream of its own (--source)",
+		Object:  "source " + strconv.Quote(source),
+		Problem: fmt.Sprintf("has never run with this database, though stream %q holds its events up to %s", stream, tail.Position),
+		Fix:     "connect the database that these events came from; or let this one continue them with: walrelay adopt --database",
 	}
 }
 

@@ -140,8 +140,12 @@ func (s *session) missing(ctx context.Context, tx pgx.Tx, d witness.GapDetail, h
 func (s *session) concerned(ctx context.Context, tx pgx.Tx, d witness.GapDetail, routes *router.Router, looked *int64,
 	each func(row *reconcile.Row, routed *router.Routed, exact bool) error,
 ) error {
+	dump, err := witness.DumpOf(ctx, tx, s.cfg.Schema, s.cfg.Source, s.epochs)
+	if err != nil {
+		return err
+	}
 	for _, t := range s.cfg.Tables {
-		table := router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)}
+		table := routerTable(t)
 		exact, err := hasXid(ctx, tx, table)
 		if err != nil {
 			return err
@@ -163,6 +167,9 @@ func (s *session) concerned(ctx context.Context, tx pgx.Tx, d witness.GapDetail,
 			}
 			if err := routes.Route(&row.Row, &routed); err != nil {
 				return err
+			}
+			if row.HasCreatedAt && dump.Has(row.Xid, row.CreatedAt) {
+				continue // it counts as delivered since the adoption
 			}
 			publishes := routed.Verdict == router.Publish || routed.Verdict == router.Refused
 			if !publishes || routed.Event.ID == "" {

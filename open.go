@@ -42,7 +42,7 @@ func (s *session) open(ctx context.Context) error {
 	if err := s.prepareSlot(ctx, info); err != nil {
 		return err
 	}
-	return s.repl.Start(ctx)
+	return s.repl.Start(ctx, witness.AdoptedAt(s.epochs))
 }
 
 func (s *session) connect(ctx context.Context) error {

@@ -11,7 +11,6 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walrelay/walrelay/envelope"
-	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
@@ -259,7 +258,7 @@ func (s *session) audit(ctx context.Context, at *witness.Proven) (whole bool, er
 func (s *session) awaitInexact(ctx context.Context, tx pgx.Tx) (at time.Time, err error) {
 	exact := true
 	for _, t := range s.cfg.Tables {
-		has, err := hasXid(ctx, tx, router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)})
+		has, err := hasXid(ctx, tx, routerTable(t))
 		if err != nil {
 			return at, err
 		}

@@ -34,7 +34,7 @@ func (r *release) table(ctx context.Context, name string) (*letterTable, error) 
 	var t *letterTable
 	for _, c := range r.s.cfg.Tables {
 		if c.Schema+"."+c.Name == name {
-			t = &letterTable{Table: router.Table{Schema: c.Schema, Name: c.Name, Columns: router.Columns(c.Columns)}}
+			t = &letterTable{Table: routerTable(c)}
 			t.columns = t.Columns.Effective()
 		}
 	}

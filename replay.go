@@ -162,7 +162,7 @@ func (c *choice) each(ctx context.Context, tx pgx.Tx, tables []Table, routes *ro
 	}
 	var routed router.Routed
 	for _, t := range tables {
-		table := router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)}
+		table := routerTable(t)
 		filter, some, err := c.filter(table)
 		if err != nil {
 			return err

@@ -237,7 +237,7 @@ func (q *requeuing) row(ctx context.Context, l *deadletter.Letter) (row *router.
 func (q *requeuing) table(name string) (router.Table, bool) {
 	for _, t := range q.s.cfg.Tables {
 		if t.Schema+"."+t.Name == name {
-			return router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)}, true
+			return routerTable(t), true
 		}
 	}
 	return router.Table{}, false

@@ -10,7 +10,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/internal/retention"
-	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
@@ -124,7 +123,7 @@ func (s *session) retain(ctx context.Context) (run retainRun, err error) {
 func (c *Config) cleaner(conn *pgx.Conn) *retention.Cleaner {
 	clean := &retention.Cleaner{Conn: conn, Schema: c.Schema, Source: c.Source, Retention: c.Retention}
 	for _, t := range c.Tables {
-		clean.Tables = append(clean.Tables, router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)})
+		clean.Tables = append(clean.Tables, routerTable(t))
 	}
 	return clean
 }
@@ -135,6 +134,9 @@ type Cleaning struct {
 	DryRun bool
 	// Progress, if set, is told now and then how many rows were deleted.
 	Progress func(deleted int64)
+	// Patience is how long each portion waits for another cleaner, such as that
+	// of a running relay. Zero leaves the rest to that one at once.
+	Patience time.Duration
 }
 
 // A CleanupReport is what [Cleanup] has done, or would.
@@ -171,7 +173,7 @@ func Cleanup(ctx context.Context, cfg Config, how Cleaning) (CleanupReport, erro
 		return CleanupReport{}, err
 	}
 	c := cfg.cleaner(conn)
-	c.Progress = how.Progress
+	c.Progress, c.Patience = how.Progress, how.Patience
 	run := c.Run
 	if how.DryRun {
 		run = c.Count

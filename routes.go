@@ -133,10 +133,14 @@ func (c *Config) stream(name string) Stream {
 
 func newRouter(c *Config) (*router.Router, error) { return router.New(routerConfig(c)) }
 
+func routerTable(t Table) router.Table {
+	return router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)}
+}
+
 func routerConfig(c *Config) router.Config {
 	cfg := router.Config{Source: c.Source, Lean: c.Lean, CloudEvents: c.CloudEvents}
 	for _, t := range c.Tables {
-		cfg.Tables = append(cfg.Tables, router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)})
+		cfg.Tables = append(cfg.Tables, routerTable(t))
 	}
 	for _, rt := range c.Routes {
 		r := router.Route{Table: rt.Table, EventTypes: rt.EventTypes, Stream: rt.Stream, Subject: rt.Subject, Skip: rt.Skip}

@@ -81,7 +81,7 @@ func read(ctx context.Context, database, source string, end envelope.LSN) error 
 		return err
 	}
 	defer c.Close()
-	if err := c.Start(ctx); err != nil {
+	if err := c.Start(ctx, 0); err != nil {
 		return err
 	}
 	var f slot.Frame

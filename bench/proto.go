@@ -65,7 +65,7 @@ func runProto(ctx context.Context, database, broker, source string) error {
 		return err
 	}
 	defer c.Close()
-	if err := c.Start(ctx); err != nil {
+	if err := c.Start(ctx, 0); err != nil {
 		return err
 	}
 	defer context.AfterFunc(ctx, c.Interrupt)()

@@ -91,6 +91,7 @@ func TestA38ADroppedSlotIsHealedInOrderBeforeAnythingNew(t *testing.T) {
 	if n := gap(t, w, "slot", "healed"); n != 1000 {
 		t.Errorf("the gap tells of %d events, want 1000", n)
 	}
+	proven(t, w) // once no gap is open, in the very session that has healed it
 	w.Check()
 	// Vacuum is not held back by what was needed to heal.
 	if n := fixture.Value[int64](w, "SELECT count(*) FROM pg_stat_activity WHERE datname = current_database() AND application_name LIKE 'walrelay %' AND backend_xmin IS NOT NULL AND state <> 'active' AND backend_type = 'client backend'"); n != 0 {

@@ -16,24 +16,34 @@ import (
 type adoptCmd struct {
 	database `embed:""`
 	broker   `embed:""`
+	routing  `embed:""`
 
-	Stream string `help:"The stream that goes on from its present end: made anew, or a copy. Nothing is sent again." placeholder:"NAME"`
-	DryRun bool   `help:"Show what would be declared and change nothing."`
-	Yes    bool   `help:"Do it without being asked."`
-	JSON   bool   `name:"json" help:"One JSON object; needs --yes or --dry-run."`
+	Database bool       `help:"This database (restored, rebuilt, or another cluster) continues the source. What its tables hold now counts as delivered."`
+	Shared   bool       `help:"Others write to --stream too."`
+	Streams  streamList `help:"How streams of --routes are written to where the defaults do not fit." placeholder:"YAML" shape:"list"`
+	DryRun   bool       `help:"Show what would be declared and change nothing."`
+	Yes      bool       `help:"Do it without being asked."`
+	JSON     bool       `name:"json" help:"One JSON object; needs --yes or --dry-run."`
 }
 
 func (c *adoptCmd) config() walrelay.Config {
-	return walrelay.Config{
+	cfg := walrelay.Config{
 		DatabaseURL: c.DatabaseURL, DatabasePassword: c.password(), NATS: c.NATS, NATSOptions: c.options, NATSDomain: c.NATSDomain, NATSInboxPrefix: c.NATSInboxPrefix,
-		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
+		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema, Streams: c.Streams.list,
 	}
+	if c.Shared && len(cfg.Streams) == 0 {
+		cfg.Streams = []walrelay.Stream{{Name: firstOf(c.Stream, strings.ToUpper(c.Source)), Shared: true}}
+	}
+	if c.Database {
+		c.into(&cfg)
+	}
+	return cfg
 }
 
 func (c *adoptCmd) check() error {
 	_, err := walrelay.New(c.config())
-	if c.Stream == "" {
-		err = errors.Join(err, &walrelay.ConfigError{Field: "Stream", Reason: "is not set; name the stream that goes on"})
+	if c.Stream == "" && !c.Database {
+		err = errors.Join(err, &walrelay.ConfigError{Field: "Stream", Reason: "is not set; name the stream that goes on, or give --database for the database"})
 	}
 	if strings.HasPrefix(c.NATS, embeddedPrefix) {
 		err = errors.Join(err, &walrelay.ConfigError{
@@ -43,11 +53,14 @@ func (c *adoptCmd) check() error {
 	if c.JSON && !c.Yes && !c.DryRun {
 		err = errors.Join(err, &walrelay.ConfigError{Field: "JSON", Reason: "needs --yes or --dry-run: nobody can be asked in the middle of it"})
 	}
-	return errors.Join(err, c.checkDatabase(), c.checkNATS())
+	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkTables())
 }
 
 // Run shows both ends, asks, and declares.
 func (c *adoptCmd) Run(e *env) error {
+	if c.Database {
+		return c.adoptDatabase(e)
+	}
 	report, err := walrelay.Adopt(e.ctx, c.config(), c.Stream, whoAmI(), func(a walrelay.Adoption) (bool, error) {
 		if !c.JSON {
 			printAdoption(e.stdout, &a)
@@ -73,26 +86,15 @@ func (c *adoptCmd) Run(e *env) error {
 }
 
 func printAdoption(out io.Writer, a *walrelay.Adoption) {
-	end := func(e walrelay.StreamEnd) string {
-		text := fmt.Sprintf("made at %s, last sequence %d", stamp(e.Created), e.Sequence)
-		if e.Position != "" {
-			text += ", position " + e.Position
-		}
-		return text
-	}
-	fmt.Fprintf(out, "stream %s as the relay knows it: %s\n", oneLine(a.Stream), end(a.Known))
-	fmt.Fprintf(out, "stream %s as it is now: %s\n", oneLine(a.Stream), end(a.Now))
+	fmt.Fprintf(out, "stream %s as the relay knows it: %s\n", oneLine(a.Stream), streamEnd(a.Known))
+	fmt.Fprintf(out, "stream %s as it is now: %s\n", oneLine(a.Stream), streamEnd(a.Now))
 	if a.UndeliveredBytes != nil {
 		fmt.Fprintf(out, "the slot goes on at %s; %s of WAL behind it are not delivered and will be\n", a.ConfirmedLSN, size(*a.UndeliveredBytes))
 	} else {
 		fmt.Fprintln(out, "there is no slot: what was written since the newest proof is published from the table when the relay makes it")
 	}
 	for _, g := range a.Gaps {
-		events := "an unknown number of events"
-		if g.Events > 0 {
-			events = fmt.Sprintf("%d events", g.Events)
-		}
-		fmt.Fprintf(out, "gap %d (%s, found at %s, %s) is accepted\n", g.ID, g.Kind, stamp(g.FoundAt), events)
+		fmt.Fprintln(out, acceptedGap(g))
 	}
 	switch {
 	case a.Nothing:
@@ -102,6 +104,25 @@ func printAdoption(out io.Writer, a *walrelay.Adoption) {
 	default:
 		fmt.Fprintf(out, "what was proven to be stored at %s is not sent again; walrelay replay can send it\n", a.ProvenAt.UTC().Format(time.RFC3339))
 	}
+}
+
+func streamEnd(e walrelay.StreamEnd) string {
+	if e.Created.IsZero() {
+		return "not at all"
+	}
+	text := fmt.Sprintf("made at %s, last sequence %d", stamp(e.Created), e.Sequence)
+	if e.Position != "" {
+		text += ", position " + e.Position
+	}
+	return text
+}
+
+func acceptedGap(g walrelay.AdoptedGap) string {
+	events := "an unknown number of events"
+	if g.Events > 0 {
+		events = fmt.Sprintf("%d events", g.Events)
+	}
+	return fmt.Sprintf("gap %d (%s, found at %s, %s) is accepted", g.ID, g.Kind, stamp(g.FoundAt), events)
 }
 
 // whoAmI names the person for the record.

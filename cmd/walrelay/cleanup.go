@@ -42,3 +42,7 @@ func (c *cleanupCmd) Run(e *env) error {
 	defer conn.Close(context.WithoutCancel(e.ctx)) //nolint:errcheck // the process ends
 	return c.receipts(e, conn)
 }
+
+// cleanupPatience is how long a cleanup waits for the running service's, which
+// may keep rows longer and so would not do what was asked for.
+const cleanupPatience = 30 * time.Second

@@ -56,7 +56,7 @@ func (c *cleanupCmd) receipts(e *env, conn *pgx.Conn) error {
 		}
 	}
 	bar := progress{out: e.stderr, total: old.Receipts}
-	cleaner.Progress = bar.show
+	cleaner.Progress, cleaner.Patience = bar.show, cleanupPatience
 	done, err := cleaner.Run(e.ctx)
 	bar.end()
 	fmt.Fprintf(e.stdout, "deleted: %d receipts, %d counts of attempts\n", done.Receipts, done.Attempts)

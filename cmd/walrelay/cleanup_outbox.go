@@ -32,7 +32,7 @@ func (c *cleanupCmd) outbox(e *env) error {
 		}
 	}
 	bar := progress{out: e.stderr, total: found.Deleted}
-	done, err := walrelay.Cleanup(e.ctx, cfg, walrelay.Cleaning{Progress: bar.show})
+	done, err := walrelay.Cleanup(e.ctx, cfg, walrelay.Cleaning{Progress: bar.show, Patience: cleanupPatience})
 	bar.end()
 	fmt.Fprintf(e.stdout, "deleted: %d rows\n", done.Deleted)
 	switch {

@@ -105,5 +105,5 @@ type RewoundError struct {
 // Error names both positions and the way out.
 func (e *RewoundError) Error() string {
 	return fmt.Sprintf("this database is not the one that stream %q was filled from: %s (the stream holds events up to %s, the database is at %s); "+
-		"connect the database that continues this history; one that does not needs a source and a stream of its own (--source)", e.Stream, e.Reason, e.Mark, e.Seen)
+		"connect the database that continues this history; or let this one continue it with: walrelay adopt --database", e.Stream, e.Reason, e.Mark, e.Seen)
 }

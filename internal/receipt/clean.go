@@ -26,6 +26,10 @@ type Cleaner struct {
 	Retention time.Duration
 	// Within runs do in a transaction of its own.
 	Within func(ctx context.Context, do func(Tx) error) error
+	// Patience is how long a portion waits for another cleaner of this consumer,
+	// which holds the lock for a portion at a time. Zero leaves the rest to
+	// that one at once.
+	Patience time.Duration
 	// Progress, if set, is called after each portion with the number of
 	// receipts deleted so far.
 	Progress func(deleted int64)
@@ -105,6 +109,18 @@ func (c Cleaner) args(more ...any) []any {
 // alone runs do in a transaction that holds the cleaner's lock. Its commit is
 // not waited for: a delete that a crash undoes is done again.
 func (c Cleaner) alone(ctx context.Context, do func(Tx) error) error {
+	for began := time.Now(); ; {
+		err := c.once(ctx, do)
+		if !errors.Is(err, errBusy) || time.Since(began) >= c.Patience {
+			return err
+		}
+		if err := pause(ctx, shortestPause); err != nil {
+			return err
+		}
+	}
+}
+
+func (c Cleaner) once(ctx context.Context, do func(Tx) error) error {
 	return c.Within(ctx, func(tx Tx) error {
 		var mine bool
 		var settings string

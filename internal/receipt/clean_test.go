@@ -323,3 +323,35 @@ func TestA69ATableThatIsLockedIsLeftForLater(t *testing.T) {
 		t.Errorf("Run() = %+v, %v, want 10 receipts", done, err)
 	}
 }
+
+// Who asks by hand waits for the service's cleaner, which may keep receipts for
+// longer and would leave what was asked for.
+func TestAPatientCleanerWaitsForAnother(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	w.fill("billing", 10, 31)
+	other, err := w.pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := other.Exec(t.Context(), `SELECT pg_advisory_xact_lock(hashtextextended('walrelay receipts of billing', 0))`); err != nil {
+		t.Fatal(err)
+	}
+	if done, err := w.cleaner("billing").Run(t.Context()); err != nil || !done.Busy || done.Receipts != 0 {
+		t.Errorf("Run() beside another = %+v, %v, want busy", done, err)
+	}
+	c := w.cleaner("billing")
+	c.Patience = time.Minute
+	within, tries := c.Within, 0
+	c.Within = func(ctx context.Context, do func(receipt.Tx) error) error {
+		if tries++; tries == 3 {
+			if err := other.Commit(ctx); err != nil {
+				return err
+			}
+		}
+		return within(ctx, do)
+	}
+	if done, err := c.Run(t.Context()); err != nil || done.Busy || done.Receipts != 10 {
+		t.Errorf("Run() of a patient one = %+v, %v, want 10 receipts deleted", done, err)
+	}
+}

@@ -36,6 +36,10 @@ type Cleaner struct {
 	Retention time.Duration
 	// Fence is set first in each transaction; nil for none.
 	Fence func(context.Context, pgx.Tx) error
+	// Patience is how long a portion waits for another cleaner of this source,
+	// which holds the lock for a portion at a time. Zero leaves the rest to
+	// that one at once.
+	Patience time.Duration
 	// Progress, if set, is called after each portion with the number of rows
 	// deleted so far.
 	Progress func(deleted int64)
@@ -121,6 +125,18 @@ func (c *Cleaner) Backlog(ctx context.Context) (time.Duration, error) {
 // alone runs do in a transaction that holds the cleaner's lock. Its commit is
 // not waited for: a delete that a crash undoes is done again.
 func (c *Cleaner) alone(ctx context.Context, do func(pgx.Tx) error) error {
+	for began := time.Now(); ; {
+		err := c.once(ctx, do)
+		if !errors.Is(err, errBusy) || time.Since(began) >= c.Patience {
+			return err
+		}
+		if err := pause(ctx, shortestPause); err != nil {
+			return err
+		}
+	}
+}
+
+func (c *Cleaner) once(ctx context.Context, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, c.Conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '2s'; SET LOCAL synchronous_commit = off;
 			SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0`); err != nil {

@@ -195,9 +195,11 @@ func (c *Conn) Drop(ctx context.Context) error {
 }
 
 // Start takes the slot and begins streaming from where the slot stands: 0/0 on
-// the wire, since a remembered LSN beyond the slot would skip data. It returns
-// once the server has agreed, so the slot is held from then on.
-func (c *Conn) Start(ctx context.Context) error {
+// the wire, since a remembered LSN beyond the slot would skip data. Only where
+// an operator has declared what came before to be delivered is that skipped:
+// from is where it ends, else 0. It returns once the server has agreed, so the
+// slot is held from then on.
+func (c *Conn) Start(ctx context.Context, from envelope.LSN) error {
 	hijacked, err := c.pg.Hijack()
 	if err != nil {
 		return fmt.Errorf("take over the replication connection: %w", err)
@@ -211,7 +213,7 @@ func (c *Conn) Start(ctx context.Context) error {
 	}
 	stop := context.AfterFunc(ctx, func() { _ = c.net.SetDeadline(time.Unix(1, 0)) })
 	defer stop()
-	err = c.start()
+	err = c.start(from)
 	if err != nil {
 		_ = c.net.Close()
 		return fmt.Errorf("start replication on slot %q: %w", c.cfg.Slot, err)
@@ -219,8 +221,8 @@ func (c *Conn) Start(ctx context.Context) error {
 	return nil
 }
 
-func (c *Conn) start() error {
-	if _, err := c.net.Write(startCommand(c.cfg.Slot, c.cfg.Publication)); err != nil {
+func (c *Conn) start(from envelope.LSN) error {
+	if _, err := c.net.Write(startCommand(c.cfg.Slot, c.cfg.Publication, from)); err != nil {
 		return err
 	}
 	for {
@@ -242,12 +244,12 @@ func (c *Conn) start() error {
 	}
 }
 
-func startCommand(slot, publication string) []byte {
+func startCommand(slot, publication string, from envelope.LSN) []byte {
 	// The publication stands in a string literal and is parsed as a list of
 	// identifiers there, so it is quoted twice.
 	list := "'" + strings.ReplaceAll(pgx.Identifier{publication}.Sanitize(), "'", "''") + "'"
 	query := "START_REPLICATION SLOT " + pgx.Identifier{slot}.Sanitize() +
-		" LOGICAL 0/0 (proto_version '1', publication_names " + list + ")"
+		" LOGICAL " + from.String() + " (proto_version '1', publication_names " + list + ")"
 	b := append([]byte{'Q', 0, 0, 0, 0}, query...)
 	b = append(b, 0)
 	putLength(b)

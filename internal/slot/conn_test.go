@@ -109,7 +109,7 @@ func (s *source) connect(silence time.Duration, url string) *slot.Conn {
 func (s *source) start() *slot.Conn {
 	s.t.Helper()
 	c := s.connect(10*time.Second, s.url)
-	if err := c.Start(s.t.Context()); err != nil {
+	if err := c.Start(s.t.Context(), 0); err != nil {
 		s.t.Fatal(err)
 	}
 	return c
@@ -190,7 +190,7 @@ func TestASecondConnectionLearnsWhoHoldsTheSlot(t *testing.T) {
 	t.Parallel()
 	s := newSource(t, envtest.SharedPostgres(t))
 	first := s.start()
-	err := s.connect(time.Second, s.url).Start(t.Context())
+	err := s.connect(time.Second, s.url).Start(t.Context(), 0)
 	if got := slot.Classify(err); got != slot.SlotInUse {
 		t.Errorf("Classify(%v) = %v, want slot_in_use", err, got)
 	}
@@ -239,7 +239,7 @@ func TestA11TheServersErrorEndsTheStreamWithItsClass(t *testing.T) {
 		t.Parallel()
 		s := newSource(t, envtest.SharedPostgres(t))
 		s.exec(`SELECT pg_drop_replication_slot($1)`, s.slot)
-		err := s.connect(time.Second, s.url).Start(t.Context())
+		err := s.connect(time.Second, s.url).Start(t.Context(), 0)
 		if got := slot.Classify(err); got != slot.SlotMissing {
 			t.Errorf("Classify(%v) = %v, want slot_missing", err, got)
 		}
@@ -282,7 +282,7 @@ func TestA10AHalfOpenConnectionIsFoundBySilence(t *testing.T) {
 	proxy := envtest.Proxy(t, pg.Addr())
 	s := newSource(t, pg.URL("postgres"))
 	c := s.connect(300*time.Millisecond, "postgres://postgres@"+proxy.Addr()+"/postgres?sslmode=disable")
-	if err := c.Start(t.Context()); err != nil {
+	if err := c.Start(t.Context(), 0); err != nil {
 		t.Fatal(err)
 	}
 	if err := proxy.Freeze(); err != nil {

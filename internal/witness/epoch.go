@@ -8,6 +8,7 @@ import (
 	"fmt"
 	"strconv"
 	"strings"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -32,7 +33,13 @@ type Epoch struct {
 	SystemID string
 	Timeline uint32
 	FirstLSN envelope.LSN
+	// Adopted says that it began by an operator's word, At that time.
+	Adopted bool
+	At      time.Time
 }
+
+// reasonAdopted is why an epoch begins that continues no history.
+const reasonAdopted = "adopted"
 
 // A Judgement is what an identity means for the epochs that are known.
 type Judgement int
@@ -57,7 +64,7 @@ type HistoryError struct {
 // Error names both sides and the way out.
 func (e *HistoryError) Error() string {
 	return fmt.Sprintf("this database is of another history: %s (known: system %s, timeline %d; connected: system %s, timeline %d); "+
-		"connect the right server; another one needs a source and a stream of its own (--source)",
+		"connect the right server; or let this one continue the source with: walrelay adopt --database",
 		e.Reason, e.Known.SystemID, e.Known.Timeline, e.Now.SystemID, e.Now.Timeline)
 }
 
@@ -127,14 +134,14 @@ func Left(epochs []Epoch) map[uint32]envelope.LSN {
 
 // Epochs gives a source's epochs, oldest first.
 func Epochs(ctx context.Context, q Querier, schema, source string) ([]Epoch, error) {
-	rows, err := q.Query(ctx, `SELECT number, system_id, timeline, first_lsn::text FROM `+table(schema, "epoch")+` WHERE source = $1 ORDER BY number`, source)
+	rows, err := q.Query(ctx, `SELECT number, system_id, timeline, first_lsn::text, reason = '`+reasonAdopted+`', at FROM `+table(schema, "epoch")+` WHERE source = $1 ORDER BY number`, source)
 	if err != nil {
 		return nil, missing(schema, fmt.Errorf("read the epochs of source %q: %w", source, err))
 	}
 	epochs, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (Epoch, error) {
 		var e Epoch
 		var first string
-		if err := row.Scan(&e.Number, &e.SystemID, &e.Timeline, &first); err != nil {
+		if err := row.Scan(&e.Number, &e.SystemID, &e.Timeline, &first, &e.Adopted, &e.At); err != nil {
 			return e, err
 		}
 		var err error
