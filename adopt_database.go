@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -189,12 +190,10 @@ func (a *DatabaseAdoption) ends(ctx context.Context, cfg *Config, w witness.Witn
 }
 
 func appendNew(names []string, name string) []string {
-	for _, n := range names {
-		if n == name {
-			return names
-		}
+	if slices.Contains(names, name) {
+		return names
 	}
-	return append(names[:len(names):len(names)], name)
+	return append(slices.Clip(names), name)
 }
 
 // unproven counts the rows that the newest proof does not see.
