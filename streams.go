@@ -230,7 +230,7 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 			setting, tail.Facts.DuplicateWindow)
 		st.limit.Store(&limit)
 	}
-	st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
+	st.limits = router.Limits{MaxMsgSize: tail.Facts.Largest(), HeaderReserve: publish.HeaderReserve(st.name)}
 	st.pub.Begin(ctx, tail, known.LastSeq)
 	st.started = true
 	return nil
