@@ -215,6 +215,9 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 	if lost, ok := errors.AsType[*dedup.LostError](err); ok {
 		return s.lostEnd(ctx, st, tail, lost)
 	}
+	if s.stranger && tail.Ours {
+		return unheardOf(st.name, tail, at)
+	}
 	known := st.base
 	if st.Shared {
 		err = s.beginLanes(ctx, st, tail, at)
