@@ -36,7 +36,7 @@ func TestA19OneHugeTransactionPassesInBoundedMemoryAndSurvivesAKill(t *testing.T
 	await := func(n int) {
 		t.Helper()
 		envtest.Eventually(t, patience, func() error {
-			if got, err := w.LastSeq(t.Context()); err != nil || got < uint64(n) { //nolint:gosec // a count
+			if got, err := w.LastSeq(t.Context()); err != nil || got < uint64(n) {
 				return fmt.Errorf("%d messages are stored, want %d (%v)", got, n, err) //nolint:errorlint // may be nil
 			}
 			return nil
@@ -50,7 +50,7 @@ func TestA19OneHugeTransactionPassesInBoundedMemoryAndSurvivesAKill(t *testing.T
 	if err != nil {
 		t.Fatal(err)
 	}
-	if at := w.SlotAt(); stored < uint64(rows) && at > first.Position.Commit { //nolint:gosec // a count
+	if at := w.SlotAt(); stored < uint64(rows) && at > first.Position.Commit {
 		t.Errorf("the confirmed LSN is %s in the middle of the transaction committed at %s", at, first.Position.Commit)
 	}
 	relay = w.Start()
