@@ -61,7 +61,7 @@ func TestANATSClusterInTroubleLosesAndDoublesNothing(t *testing.T) {
 		t.Fatalf("the stream has not three replicas (%v): the drill would drill nothing", err)
 	}
 	relay := w.Start()
-	load := w.Load(fixture.LoadConfig{Writers: 3})
+	load := w.Load(fixture.LoadConfig{Writers: 2, Pause: 20 * time.Millisecond})
 	// on waits until events flow again.
 	on := func() {
 		t.Helper()

@@ -86,6 +86,11 @@ func TestARelayThatWakesAfterATakeoverStoresAndWritesNothing(t *testing.T) {
 		t.Fatal(err)
 	}
 	sleeper.Await("standby", fixture.Patience)
+	for _, l := range sleeper.Lines() {
+		if l.State == "halted" {
+			t.Errorf("the relay that woke halts: %s; it has to be a standby at once", l.Reason)
+		}
+	}
 	more(t, load, 30)
 	load.Stop()
 	w.Check()
