@@ -98,6 +98,13 @@ type Config struct {
 	// for the first time, before anything new. Later it does nothing.
 	Backfill bool
 
+	// WaitVisible publishes an event only when others can see its transaction:
+	// where commits wait for a synchronous standby, after that has confirmed. It
+	// costs a query a transaction. False publishes what is durable on this
+	// server; a consumer that looks into the database may then be ahead of it,
+	// and after a failover the standby may lack what was published.
+	WaitVisible bool
+
 	// Retention is how long a row of an outbox table is kept at least; when it
 	// is older and proven to be stored it is deleted. Zero means 168 hours,
 	// which are 7 days; [KeepForever] deletes none.

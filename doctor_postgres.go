@@ -183,11 +183,14 @@ func (d *databaseDoctor) lookAtSettings() {
 	} else if s.IdleSlotTimeout != "" {
 		d.ok("idle_replication_slot_timeout", "off", "a relay that is stopped for long keeps its slot")
 	}
-	if s.SynchronousNames != "" {
+	switch {
+	case s.SynchronousNames != "" && d.cfg.WaitVisible:
+		d.ok("synchronous_standby_names", s.SynchronousNames, "wait_visible is on: an event is published when its transaction is visible, which is after the standby has answered")
+	case s.SynchronousNames != "":
 		d.warn("synchronous_standby_names", s.SynchronousNames,
 			"an event can reach a consumer before its transaction is visible in the database: it is decoded as soon as it is written, and visible when the standby has answered",
-			"consumers take what they need from the event, or look again when they do not find the row")
-	} else {
+			"walrelay run --wait-visible; or consumers take what they need from the event, or look again when they do not find the row")
+	default:
 		d.ok("synchronous_standby_names", "none", "with a synchronous standby an event can reach a consumer before its transaction is visible")
 	}
 	d.ok("timeouts of statements and sessions", "set by the relay for its own sessions", "those of the role or database do not end a relay's session")

@@ -178,8 +178,11 @@ func (d *databaseDoctor) compare(b *brokerDoctor) {
 		case d.slot.Exists:
 			w := d.witness.Streams[s.Name]
 			known := dedup.Known{Created: w.Created, LastSeq: w.LastSeq, Position: w.Position, MsgID: w.MsgID}
-			epoch := max(d.epoch, 1)
-			_, err := dedup.Start(s.Name, markTail(s.tail), known, dedup.Slot{Confirmed: d.slot.Confirmed, WALEnd: d.slot.ServerWALEnd, Epoch: epoch})
+			at := dedup.Slot{Confirmed: d.slot.Confirmed, WALEnd: d.slot.ServerWALEnd, Epoch: max(d.epoch, 1)}
+			_, err := dedup.Start(s.Name, markTail(s.tail), known, at)
+			if len(d.witness.Streams) == 0 && s.tail.Ours {
+				err = unheardOf(s.Name, s.tail, at)
+			}
 			s.judge("end of the stream", s.end(), err, "the relay goes on behind the last event of its own")
 		}
 	}

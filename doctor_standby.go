@@ -5,6 +5,8 @@ import (
 	"fmt"
 	"strings"
 
+	"github.com/jackc/pgx/v5"
+
 	"github.com/walrelay/walrelay/internal/slot"
 )
 
@@ -28,13 +30,13 @@ func (d *databaseDoctor) lookAtStandbys(ctx context.Context) {
 		return
 	}
 	d.ok("standbys", fmt.Sprintf("%d connected", s.Connected), "one of them goes on when this server is lost")
-	d.lookAtCopies(s)
+	d.lookAtCopies(ctx, s)
 	d.lookAtFeedback(s)
 	d.lookAtWaiting(s)
 }
 
 // lookAtCopies asks whether standbys can keep a copy of the slot.
-func (d *databaseDoctor) lookAtCopies(s slot.Standbys) {
+func (d *databaseDoctor) lookAtCopies(ctx context.Context, s slot.Standbys) {
 	if d.slot.Exists && !d.slot.Failover {
 		d.warn("failover of slot "+d.cfg.Slot, "off", "no standby keeps a copy of the slot: after a promotion the relay makes a new one and publishes what is missing from the outbox table",
 			`while no relay runs, on a replication connection: ALTER_REPLICATION_SLOT "`+d.cfg.Slot+`" (FAILOVER true)`)
@@ -49,8 +51,61 @@ func (d *databaseDoctor) lookAtCopies(s slot.Standbys) {
 		d.ok(name, or(strings.Join(s.Slots, ", "), "none is streaming"), "a standby that streams without a physical slot keeps no copy of logical slots")
 	}
 	// A setting of the standby, which its primary does not know.
-	d.unknown("sync_replication_slots", "it is a setting of the standby; there it has to be on, with dbname in primary_conninfo, and this has to give true: "+
-		"SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '"+d.cfg.Slot+"'")
+	if !d.askStandbys(ctx) {
+		d.unknown(syncSlots, "it is a setting of the standby, which is not among the hosts of --database-url; there it has to be on, with dbname in primary_conninfo, "+
+			"and this has to give true: SELECT synced AND NOT temporary FROM pg_replication_slots WHERE slot_name = '"+d.cfg.Slot+"'")
+	}
+}
+
+const syncSlots = "sync_replication_slots"
+
+// askStandbys asks the hosts of the URL that are standbys what only they know.
+// It is false where there is none.
+func (d *databaseDoctor) askStandbys(ctx context.Context) (asked bool) {
+	cfg, err := d.cfg.postgres(d.cfg.DatabaseURL, "doctor")
+	if err != nil {
+		return false // said already
+	}
+	all, starts := ways(cfg)
+	for i, start := range starts {
+		end := len(all)
+		if i+1 < len(starts) {
+			end = starts[i+1]
+		}
+		one := cfg.Copy()
+		one.ValidateConnect = nil // a standby is welcome here
+		follow(one, all[start:end])
+		asked = d.askStandby(ctx, one) || asked
+	}
+	return asked
+}
+
+func (d *databaseDoctor) askStandby(ctx context.Context, cfg *pgx.ConnConfig) bool {
+	name := fmt.Sprintf("%s at %s:%d", syncSlots, cfg.Host, cfg.Port)
+	const why = "only a standby that synchronises slots has one from which the relay goes on after a promotion"
+	conn, err := openSQL(ctx, cfg)
+	if err != nil {
+		d.unknown(name, plain(err))
+		return true
+	}
+	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // it has done its work
+	c, err := slot.LookAtCopy(ctx, conn, d.cfg.Slot)
+	switch {
+	case err != nil:
+		d.unknown(name, plain(err))
+	case !c.InRecovery:
+		return false
+	case !c.Synchronises:
+		d.warn(name, "off", why, "ALTER SYSTEM SET "+syncSlots+" = on; SELECT pg_reload_conf(); -- on that standby, with dbname in its primary_conninfo")
+	case !c.Kept && c.Exists:
+		d.warn(name, "on, the copy of slot "+d.cfg.Slot+" is temporary", "it is lost at a promotion; it becomes permanent once the slot has moved on, about half a minute after a relay runs",
+			"let the relay run, and set hot_standby_feedback = on on that standby")
+	case !c.Kept:
+		d.warn(name, "on, without a copy of slot "+d.cfg.Slot, why, "see the standby's log; it needs dbname in primary_conninfo, primary_slot_name and hot_standby_feedback = on, and failover of the slot on the primary")
+	default:
+		d.ok(name, "on, with a copy of slot "+d.cfg.Slot, why)
+	}
+	return true
 }
 
 func (d *databaseDoctor) lookAtFeedback(s slot.Standbys) {

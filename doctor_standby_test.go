@@ -52,6 +52,19 @@ func TestA38DoctorLooksAtWhatStandbysKeepOfTheSlot(t *testing.T) {
 	})
 	d.want("failover of slot "+p.name, ok, "on")
 
+	// A standby that the URL names is asked itself.
+	p.cfg.DatabaseURL = strings.Replace(p.cfg.DatabaseURL, server.Addr(), standby.Addr()+","+server.Addr(), 1)
+	name := "sync_replication_slots at " + standby.Addr()
+	p.examine().want(name, warn, "off", "ALTER SYSTEM")
+	alter(t, standby.URL("postgres"), "ALTER SYSTEM SET sync_replication_slots = on")
+	envtest.Eventually(t, patience, func() error {
+		p.exec("SELECT pg_log_standby_snapshot()", "SELECT pg_replication_slot_advance('"+p.name+"', pg_current_wal_lsn())")
+		if c := p.examine().find(name); c.Verdict != ok {
+			return fmt.Errorf("the check is %+v, want ok: the standby has a copy", c)
+		}
+		return nil
+	})
+
 	if err := standby.Stop(t.Context(), testenv.Fast); err != nil {
 		t.Fatal(err)
 	}

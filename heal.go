@@ -165,7 +165,7 @@ func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDe
 	var found finding
 	noted := time.Now()
 	err := s.scan(ctx, func(tx pgx.Tx) error {
-		have, err := s.present(ctx, d.From)
+		have, err := s.present(ctx, tx, d)
 		if err != nil {
 			return err
 		}

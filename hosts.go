@@ -31,20 +31,29 @@ func (r *Relay) nextHost() bool {
 	return r.hosts > 1 && r.first%r.hosts != 0
 }
 
-// turn puts the host first whose turn it is.
-func (r *Relay) turn(cfg *pgx.ConnConfig) {
-	all := []*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}}
-	all = append(all, cfg.Fallbacks...)
-	var starts []int // a host may be tried in several ways
+// ways gives all ways that cfg leads, and where those of each host start: a host
+// may be tried in several.
+func ways(cfg *pgx.ConnConfig) (all []*pgconn.FallbackConfig, starts []int) {
+	all = append([]*pgconn.FallbackConfig{{Host: cfg.Host, Port: cfg.Port, TLSConfig: cfg.TLSConfig}}, cfg.Fallbacks...)
 	for i, f := range all {
 		if i == 0 || f.Host != all[i-1].Host || f.Port != all[i-1].Port {
 			starts = append(starts, i)
 		}
 	}
+	return all, starts
+}
+
+// follow lets cfg lead these ways and no others.
+func follow(cfg *pgx.ConnConfig, ways []*pgconn.FallbackConfig) {
+	cfg.Host, cfg.Port, cfg.TLSConfig, cfg.Fallbacks = ways[0].Host, ways[0].Port, ways[0].TLSConfig, ways[1:]
+}
+
+// turn puts the host first whose turn it is.
+func (r *Relay) turn(cfg *pgx.ConnConfig) {
+	all, starts := ways(cfg)
 	r.mu.Lock()
 	r.hosts = len(starts)
 	at := starts[r.first%len(starts)]
 	r.mu.Unlock()
-	all = slices.Concat(all[at:], all[:at])
-	cfg.Host, cfg.Port, cfg.TLSConfig, cfg.Fallbacks = all[0].Host, all[0].Port, all[0].TLSConfig, all[1:]
+	follow(cfg, slices.Concat(all[at:], all[:at]))
 }

@@ -26,8 +26,12 @@ type finding struct {
 // behind where it is to be looked through, those among the dead letters, in
 // whatever state, and those of streams that let messages go which the slot has
 // sent in this session.
-func (s *session) present(ctx context.Context, from map[string]uint64) (*seen, error) {
-	return newSeen(ctx, s.cfg.portion(), func(ctx context.Context, note func(keyed) error) error {
+func (s *session) present(ctx context.Context, tx pgx.Tx, d witness.GapDetail) (*seen, error) {
+	from, gone, err := s.lookFrom(ctx, tx, d)
+	if err != nil {
+		return nil, err
+	}
+	have, err := newSeen(ctx, s.cfg.portion(), func(ctx context.Context, note func(keyed) error) error {
 		if err := s.delivered.each(note); err != nil {
 			return err
 		}
@@ -36,6 +40,10 @@ func (s *session) present(ctx context.Context, from map[string]uint64) (*seen, e
 		}
 		return s.eachLetter(ctx, note)
 	})
+	if err == nil {
+		have.gone = gone
+	}
+	return have, err
 }
 
 // eachStored reads the streams. Those that only earlier routes had are looked
@@ -123,7 +131,7 @@ func (s *session) missing(ctx context.Context, tx pgx.Tx, d witness.GapDetail, h
 	}
 	return s.concerned(ctx, tx, d, routes, &out.looked, func(row *reconcile.Row, routed *router.Routed, exact bool) error {
 		// Asked first: the clock may judge otherwise than the first time.
-		if present(&routed.Event) || !exact && tx != s.held && younger(row, d.Until) {
+		if present(&routed.Event) || !exact && (tx != s.held && younger(row, d.Until) || have.mayBeGone(row)) {
 			return nil // what is younger the slot has yet to send
 		}
 		out.missing++
@@ -215,7 +223,7 @@ func (s *session) count(ctx context.Context, d witness.GapDetail, limit int64) (
 // countIn does so as a transaction sees the tables.
 func (s *session) countIn(ctx context.Context, tx pgx.Tx, d witness.GapDetail, limit int64) (finding, error) {
 	var found finding
-	have, err := s.present(ctx, d.From)
+	have, err := s.present(ctx, tx, d)
 	if err != nil {
 		return found, err
 	}

@@ -37,6 +37,9 @@ type reader struct {
 
 	healed bool
 
+	visible  bool     // others see the open transaction
+	snapshot snapshot // the newest that was asked for
+
 	maxPayload int // the largest that the server has named
 	flood      *flood
 	recorded   recorded
@@ -173,7 +176,7 @@ func (r *reader) begin() error {
 	if r.open {
 		return errors.New("the slot began a transaction inside another one")
 	}
-	r.open, r.events, r.index, r.sent, r.xid = true, 0, 0, false, r.message.XID
+	r.open, r.events, r.index, r.sent, r.xid, r.visible = true, 0, 0, false, r.message.XID, false
 	r.row.Position = r.s.position(r.message.CommitLSN)
 	r.row.CommittedAt = r.message.CommitTime
 	r.s.mu.Lock()
@@ -253,6 +256,11 @@ func (r *reader) insert(ctx context.Context) error {
 	if recorded, err := r.recordedBefore(ctx); recorded || err != nil {
 		s.r.count.passed.Add(1)
 		return err
+	}
+	if r.routed.Verdict == router.Publish || r.routed.Verdict == router.Refused {
+		if err := r.awaitVisible(ctx); err != nil {
+			return err
+		}
 	}
 	switch r.routed.Verdict {
 	case router.Publish:

@@ -6,6 +6,7 @@ import (
 	"crypto/sha256"
 	"slices"
 	"strings"
+	"time"
 
 	"github.com/walrelay/walrelay/internal/router"
 )
@@ -34,6 +35,7 @@ type seen struct {
 	read func(ctx context.Context, note func(keyed) error) error // gives the whole set, each time anew
 	most int
 	keys map[keyed]struct{} // the whole set; nil where it has more than most
+	gone time.Time          // see session.lookFrom
 }
 
 // newSeen reads the set once.

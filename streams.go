@@ -215,6 +215,9 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 	if lost, ok := errors.AsType[*dedup.LostError](err); ok {
 		return s.lostEnd(ctx, st, tail, lost)
 	}
+	if s.stranger && tail.Ours {
+		return unheardOf(st.name, tail, at)
+	}
 	known := st.base
 	if st.Shared {
 		err = s.beginLanes(ctx, st, tail, at)
@@ -230,7 +233,7 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 			setting, tail.Facts.DuplicateWindow)
 		st.limit.Store(&limit)
 	}
-	st.limits = router.Limits{MaxMsgSize: tail.Facts.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name)}
+	st.limits = router.Limits{MaxMsgSize: tail.Facts.Largest(), HeaderReserve: publish.HeaderReserve(st.name)}
 	st.pub.Begin(ctx, tail, known.LastSeq)
 	st.started = true
 	return nil

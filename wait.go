@@ -107,10 +107,10 @@ func (r *reader) grown(ctx context.Context) bool {
 	}
 	st := r.s.streams[r.routed.StreamIndex]
 	info, err := r.s.nats.StreamInfo(ctx, st.name)
-	if err != nil || info.Facts.MaxMsgSize == st.limits.MaxMsgSize {
+	if err != nil || info.Facts.Largest() == st.limits.MaxMsgSize {
 		return false
 	}
-	st.facts, st.limits.MaxMsgSize = info.Facts, info.Facts.MaxMsgSize
+	st.facts, st.limits.MaxMsgSize = info.Facts, info.Facts.Largest()
 	r.s.router.SetLimits(st.name, st.limits)
 	return true
 }

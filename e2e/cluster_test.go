@@ -2,8 +2,12 @@ package e2e_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/walrelay/walrelay/e2e/fixture"
 	"github.com/walrelay/walrelay/internal/testenv"
@@ -34,8 +38,9 @@ func leaderOf(t *testing.T, w *fixture.World, servers []*testenv.NATS) *testenv.
 	return leader
 }
 
-// I1, I3, I5, I6: a rolling restart, the loss of the leader and that of
-// the majority, while events flow.
+// I1, I3, I5, I6: leaders that step down, a rolling restart, the loss of a
+// follower, of the leader and of the majority, while events flow into a chain and
+// into lanes.
 func TestANATSClusterInTroubleLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	servers := envtest.NATSCluster(t, 3, testenv.NATSConfig{})
@@ -43,12 +48,20 @@ func TestANATSClusterInTroubleLosesAndDoublesNothing(t *testing.T) {
 	for i, s := range servers {
 		urls[i] = s.URL()
 	}
-	w := fixture.New(t, fixture.Config{NATSURLs: strings.Join(urls, ","), Stream: shortDuplicates, Flags: []string{"--ack-timeout", "1s"}})
+	const lanes = "LANES"
+	w := fixture.New(t, fixture.Config{
+		NATSURLs: strings.Join(urls, ","), Stream: shortDuplicates, More: []string{lanes}, Shared: []string{lanes},
+		Flags: []string{
+			"--ack-timeout", "1s", "--streams", "[{name: " + lanes + ", shared: true}]",
+			"--routes", `[{event_types: [paid], stream: ` + lanes + `, subject: "lanes.{event_type}"}, {}]`,
+		},
+	})
+	makeStream(t, w, jetstream.StreamConfig{Name: lanes, Subjects: []string{"lanes.>"}, Replicas: 3, Duplicates: 10 * time.Second})
 	if stream, err := w.JetStream.Stream(t.Context(), w.StreamName); err != nil || stream.CachedInfo().Config.Replicas != 3 {
 		t.Fatalf("the stream has not three replicas (%v): the drill would drill nothing", err)
 	}
 	relay := w.Start()
-	load := w.Load(fixture.LoadConfig{Writers: 3})
+	load := w.Load(fixture.LoadConfig{Writers: 2, Pause: 20 * time.Millisecond})
 	// on waits until events flow again.
 	on := func() {
 		t.Helper()
@@ -69,30 +82,40 @@ func TestANATSClusterInTroubleLosesAndDoublesNothing(t *testing.T) {
 		}
 	}
 	w.AwaitRecorded(50)
+	for _, name := range []string{w.StreamName, lanes} {
+		if _, err := w.Conn.Request("$JS.API.STREAM.LEADER.STEPDOWN."+name, nil, 5*time.Second); err != nil {
+			t.Logf("step down: %v", err)
+		}
+		on()
+	}
 	for _, s := range servers { // a rolling restart
 		do(s.Stop(t.Context()))
 		more(t, load, 10)
 		do(s.Start(t.Context()))
 		on()
 	}
+	follower := func(leader *testenv.NATS) *testenv.NATS {
+		return servers[slices.IndexFunc(servers, func(s *testenv.NATS) bool { return s != leader })]
+	}
 	leader := leaderOf(t, w, servers)
-	do(leader.Kill(t.Context()))
-	on() // without it
-	do(leader.Start(t.Context()))
+	for _, s := range []*testenv.NATS{follower(leader), leader} {
+		do(s.Kill(t.Context()))
+		on() // without it
+		do(s.Start(t.Context()))
+		on()
+	}
 
 	leader = leaderOf(t, w, servers)
-	var other *testenv.NATS
-	for _, s := range servers {
-		if s != leader {
-			other = s
-		}
-	}
+	other := follower(leader)
 	do(leader.Kill(t.Context()), other.Kill(t.Context()))
 	more(t, load, 50) // into the void
 	do(leader.Start(t.Context()), other.Start(t.Context()))
 	on()
 	load.Stop()
 	w.Check()
+	if s, err := w.JetStream.Stream(t.Context(), lanes); err != nil || s.CachedInfo().State.LastSeq == 0 || s.CachedInfo().Config.Replicas != 3 {
+		t.Errorf("stream %s holds nothing on three servers (%v): the drill drilled half", lanes, err)
+	}
 	if !relay.Running() {
 		t.Error("the relay ended; it has to wait for the cluster")
 	}

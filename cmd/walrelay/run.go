@@ -86,6 +86,7 @@ type relaying struct {
 	HealLimit       int           `help:"Events published unasked to heal a gap; beyond it delivery waits for an operator." default:"10000"`
 	HealAge         time.Duration `help:"How old the oldest event of a gap may be to be healed unasked." default:"1h"`
 	Backfill        bool          `help:"On the very first start publish the rows that are there already, before anything new."`
+	WaitVisible     bool          `help:"Publish an event only when others can see its transaction: after a synchronous standby has confirmed it."`
 	EmbeddedListen  string        `help:"Where the JetStream of --nats embedded:DIR listens; other than on loopback it wants the token in DIR/token." default:"127.0.0.1:4222" placeholder:"HOST:PORT"`
 }
 
@@ -100,7 +101,7 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 		NATS: c.NATS, NATSOptions: c.options, NATSDomain: c.NATSDomain, NATSInboxPrefix: c.NATSInboxPrefix,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
 		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
-		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill, Retention: time.Duration(c.Retention),
+		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill, WaitVisible: c.WaitVisible, Retention: time.Duration(c.Retention),
 		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
 	}

@@ -105,6 +105,23 @@ func matches(filter, subject string) bool {
 	}
 }
 
+// fileRecordMost is what a record of a stream's file may be: nats-server takes
+// a longer one for a damaged one. Subject and what the server adds are in it.
+const fileRecordMost = 32<<20 - 8<<10
+
+// Largest is how large a message may be that the stream can keep, header block
+// and body; 0: as large as the server takes.
+func (f StreamFacts) Largest() int {
+	switch {
+	case f.Storage == "memory":
+		return f.MaxMsgSize
+	case f.MaxMsgSize == 0:
+		return fileRecordMost
+	default:
+		return min(f.MaxMsgSize, fileRecordMost)
+	}
+}
+
 // Removes says whether the stream removes messages by itself, and by which
 // setting: then the last message can be gone and a mark with it.
 func (f StreamFacts) Removes() (setting string, yes bool) {

@@ -305,3 +305,23 @@ func mustTime(s string) time.Time {
 	}
 	return t
 }
+
+// A51: a stream in files keeps no record beyond 32 MiB, whatever it is set to.
+func TestWhatAStreamKeepsAtMostDependsOnItsStorage(t *testing.T) {
+	t.Parallel()
+	const huge = 64 << 20
+	for _, tt := range []struct {
+		facts StreamFacts
+		want  int
+	}{
+		{StreamFacts{Storage: "file"}, fileRecordMost},
+		{StreamFacts{Storage: "file", MaxMsgSize: 1000}, 1000},
+		{StreamFacts{Storage: "file", MaxMsgSize: huge}, fileRecordMost},
+		{StreamFacts{Storage: "memory", MaxMsgSize: huge}, huge},
+		{StreamFacts{Storage: "memory"}, 0},
+	} {
+		if got := tt.facts.Largest(); got != tt.want {
+			t.Errorf("Largest() of a stream in %s with max_msg_size %d = %d, want %d", tt.facts.Storage, tt.facts.MaxMsgSize, got, tt.want)
+		}
+	}
+}

@@ -273,8 +273,8 @@ func (r *Router) checkSize(out *Routed) bool {
 		refuse(out, ReasonTooLarge, "body of %d and headers of %d bytes are together more than the server's max_payload of %d; raise it to %d or more, or make the payload smaller",
 			len(m.Body), headers, l.MaxPayload, total)
 	case l.MaxMsgSize > 0 && total > l.MaxMsgSize:
-		refuse(out, ReasonTooLarge, "body of %d and headers of %d bytes are together more than max_msg_size %d of stream %s; raise it to %d or more, or make the payload smaller",
-			len(m.Body), headers, l.MaxMsgSize, out.Stream, total)
+		refuse(out, ReasonTooLarge, "body of %d and headers of %d bytes are together more than the %d bytes that stream %s keeps at most (its max_msg_size; in files 32 MiB); make the payload smaller, or the limit larger",
+			len(m.Body), headers, l.MaxMsgSize, out.Stream)
 	}
 	return out.Verdict != Refused
 }

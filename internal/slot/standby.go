@@ -49,3 +49,26 @@ func LookAtStandbys(ctx context.Context, q Querier) (Standbys, error) {
 	}
 	return s, nil
 }
+
+// A Copy is what a standby says of itself and of its copy of a slot.
+type Copy struct {
+	// InRecovery is false for a primary, which has no copy; nothing else is
+	// known then.
+	InRecovery bool
+	// Synchronises says that sync_replication_slots is on.
+	Synchronises bool
+	// Exists says that there is a copy, and Kept that it outlives a promotion.
+	Exists, Kept bool
+}
+
+// LookAtCopy asks a server of PostgreSQL 17 or later.
+func LookAtCopy(ctx context.Context, q Querier, slot string) (c Copy, err error) {
+	err = q.QueryRow(ctx, `SELECT pg_is_in_recovery(), coalesce(current_setting('sync_replication_slots', true), 'off') = 'on',
+		EXISTS (SELECT FROM pg_replication_slots WHERE slot_name = $1),
+		coalesce((SELECT (to_jsonb(s)->>'synced')::boolean AND NOT temporary AND wal_status <> 'lost' FROM pg_replication_slots s WHERE slot_name = $1), false)`,
+		slot).Scan(&c.InRecovery, &c.Synchronises, &c.Exists, &c.Kept)
+	if err != nil {
+		return c, fmt.Errorf("look at the copy of slot %q: %w", slot, err)
+	}
+	return c, nil
+}

@@ -33,6 +33,10 @@ type PGConfig struct {
 	// Standby makes the copy of DataFrom come up as a standby, without slots.
 	// Settings have to hold primary_conninfo.
 	Standby bool
+	// Recover makes the copy of DataFrom recover to a point in time and become
+	// a primary on a timeline of its own, with the slots that the copy has.
+	// Settings have to hold restore_command and a recovery target.
+	Recover bool
 	// HBA are lines of pg_hba.conf. Empty means that everybody gets in without
 	// a password, which user postgres does in any case.
 	HBA []string
@@ -118,8 +122,8 @@ func (e *Env) StartPostgres(ctx context.Context, cfg PGConfig) (*Postgres, error
 
 func (p *Postgres) makeCluster(ctx context.Context, cfg PGConfig) error {
 	switch {
-	case cfg.DataFrom == "" && cfg.Standby:
-		return errors.New("start a standby: DataFrom has to name the data folder of its stopped primary")
+	case cfg.DataFrom == "" && (cfg.Standby || cfg.Recover):
+		return errors.New("start a standby or a restored server: DataFrom has to name the data folder of a stopped one")
 	case cfg.DataFrom == "":
 		return p.env.freshFolder(ctx, p.binDir, p.version, p.DataDir(), p.who)
 	}
@@ -131,6 +135,9 @@ func (p *Postgres) makeCluster(ctx context.Context, cfg PGConfig) error {
 	}
 	if cfg.Standby {
 		return makeStandby(p.DataDir(), p.who)
+	}
+	if cfg.Recover {
+		return writeOwned(filepath.Join(p.DataDir(), "recovery.signal"), "", p.who)
 	}
 	return nil
 }

@@ -117,6 +117,11 @@ func Newest(ctx context.Context, q Querier, schema, source string) (Proven, bool
 	return onlyProven(q.QueryRow(ctx, `SELECT `+provenColumns+` FROM `+table(schema, "proven")+` WHERE source = $1 ORDER BY id DESC LIMIT 1`, source))
 }
 
+// NewestBefore gives the newest proof up to a time; false where there is none.
+func NewestBefore(ctx context.Context, q Querier, schema, source string, at time.Time) (Proven, bool, error) {
+	return onlyProven(q.QueryRow(ctx, `SELECT `+provenColumns+` FROM `+table(schema, "proven")+` WHERE source = $1 AND at <= $2 ORDER BY id DESC LIMIT 1`, source, at))
+}
+
 // NewestWithin gives the newest proof all of whose events in a stream lie at or
 // below a sequence: what a stream still holds when it has lost its end.
 func NewestWithin(ctx context.Context, q Querier, schema, source, stream string, created time.Time, end uint64) (Proven, bool, error) {
