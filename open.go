@@ -46,7 +46,7 @@ func (s *session) open(ctx context.Context) error {
 }
 
 func (s *session) connect(ctx context.Context) error {
-	sqlCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "sql")
+	sqlCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, roleSQL)
 	if err != nil {
 		return err
 	}
