@@ -210,9 +210,12 @@ func (st *stream) remembered(at dedup.Slot) (mark, error) {
 
 // begin lets a stream whose end is known go on behind it.
 func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at dedup.Slot) error {
-	err := dedup.CheckLoss(st.name, markTail(tail), st.base)
+	err := s.checkLoss(ctx, st, tail)
 	if lost, ok := errors.AsType[*dedup.LostError](err); ok {
 		return s.lostEnd(ctx, st, tail, lost)
+	}
+	if err != nil {
+		return err
 	}
 	known := st.base
 	if st.Shared {
@@ -273,7 +276,14 @@ func (s *session) beginLanes(ctx context.Context, st *stream, tail publish.Tail,
 		return err
 	}
 	st.from.Store(from)
-	st.base = dedup.Known{Created: tail.Created, LastSeq: last, From: from, Settled: settled, Position: st.base.Position, Epoch: s.epoch}
+	known := st.base
+	st.base = dedup.Known{Created: tail.Created, LastSeq: last, From: from, Settled: settled, Position: known.Position, Epoch: s.epoch}
+	// A message of ours tells a later loss that others fill up.
+	if seq, pos, id := lanes.Top(); seq >= known.LastSeq && seq > 0 {
+		st.base.LastSeq, st.base.Position, st.base.MsgID = seq, pos, id
+	} else if known.MsgID != "" {
+		st.base.LastSeq, st.base.MsgID = known.LastSeq, known.MsgID
+	}
 	return nil
 }
 
