@@ -8,10 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/walrelay/walrelay/internal/deadletter"
-	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/job"
-	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/reconcile"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/witness"
@@ -205,75 +202,6 @@ func (s *session) recordGap(ctx context.Context, g witness.Gap, with func(contex
 		_, err := witness.RecordGap(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, g, with)
 		return err
 	})
-}
-
-// lossConfirm is the time between the two answers that prove a loss: a leader
-// that was just elected may lag for a moment.
-const lossConfirm = 10 * time.Second
-
-// lostEnd records that a stream no longer has what it acknowledged. What the
-// relay knew of its end is known no more, so that the next session goes on from
-// the end that there is, once the gap is healed.
-func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lost *dedup.LostError) error {
-	s.r.state.set(ctx, StateWaiting, lost.Error()+"; asking its leader again")
-	s.r.wait(ctx, lossConfirm)
-	again, err := st.pub.Tail(ctx)
-	if err != nil {
-		return err
-	}
-	if !again.Created.Equal(tail.Created) || again.LastSeq != tail.LastSeq {
-		return fmt.Errorf("stream %q: its end changed from sequence %d to %d while it was looked at", st.name, tail.LastSeq, again.LastSeq)
-	}
-	gap := witness.Gap{
-		Kind: witness.GapStream, Epoch: s.epoch, Stream: st.name, From: lost.Known.Position.String(),
-		Detail: witness.GapDetail{How: lost.Error(), From: map[string]uint64{}},
-	}
-	if !again.Created.Equal(lost.Known.Created) {
-		gap.Kind = witness.GapNewStream
-	}
-	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		newest, some, err := witness.Newest(ctx, conn, s.cfg.Schema, s.cfg.Source)
-		if err != nil || !some {
-			return err
-		}
-		gap.Detail.Seen, gap.Detail.Until, gap.To = newest.Snapshot, newest.At, newest.LSN.String()
-		kept, some, err := witness.NewestWithin(ctx, conn, s.cfg.Schema, s.cfg.Source, st.name, again.Created, again.LastSeq)
-		if err != nil || !some {
-			return err
-		}
-		gap.Detail.NotSeen, gap.Detail.Since, gap.From = kept.Snapshot, kept.At, kept.LSN.String()
-		for name, span := range kept.Streams {
-			gap.Detail.From[name] = span.From
-		}
-		return nil
-	})
-	if err != nil {
-		return err
-	}
-	if from, some := gap.Detail.From[st.name]; some {
-		gap.Detail.From[st.name] = min(from, again.LastSeq)
-	}
-	known := markTail(again)
-	now := witness.StreamState{Created: again.Created, LastSeq: again.LastSeq, Position: known.Position, MsgID: known.MsgID, At: time.Now().UTC(), Epoch: s.epoch}
-	if st.Shared {
-		now.From = min(st.base.From, again.LastSeq)
-	}
-	err = s.recordGap(ctx, gap, func(ctx context.Context, tx pgx.Tx) error {
-		if _, err := deadletter.Reopen(ctx, tx, s.cfg.Schema, s.cfg.Source, st.name, again.LastSeq); err != nil {
-			return err
-		}
-		return witness.LostEnd(ctx, tx, s.cfg.Schema, s.cfg.Source, st.name, now)
-	})
-	if err != nil {
-		return err
-	}
-	st.base = dedup.Known{Created: now.Created, LastSeq: now.LastSeq, Position: now.Position, MsgID: now.MsgID, From: now.From, Epoch: now.Epoch}
-	lostBase := st.base
-	st.told.Store(&lostBase)
-	s.r.mu.Lock()
-	defer s.r.mu.Unlock()
-	delete(s.r.acked, st.name)
-	return errRenew
 }
 
 // closeDisplaced ends the gaps whose rows only an audit could tell: it has

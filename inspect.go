@@ -41,9 +41,28 @@ func (s *session) look(ctx context.Context) error {
 		s.slotInfo.Store(&slotSeen{Info: info, at: time.Now()})
 		s.countLetters(ctx, conn)
 		s.lookAsked(ctx, conn)
-		_, err = checkTables(ctx, conn, s.cfg)
+		if _, err = checkTables(ctx, conn, s.cfg); err != nil {
+			return err
+		}
+		_, err = s.republished(ctx, conn)
 		return err
 	})
+}
+
+// republished says whether the publication was changed in this session, and has
+// a new one begin then. A table that was taken out, and put back before anybody
+// looked, leaves no other trace: its rows of that time passed unseen, and the new
+// session's audit finds them.
+func (s *session) republished(ctx context.Context, conn *pgx.Conn) (bool, error) {
+	if s.renewal.Load() {
+		return true, nil
+	}
+	version, err := slot.PublicationVersion(ctx, conn, s.cfg.Publication)
+	if err != nil || version == s.published {
+		return false, err
+	}
+	s.renew(ctx, "the publication was changed")
+	return true, nil
 }
 
 // slotSeen is what PostgreSQL said of the slot, and when.

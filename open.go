@@ -46,7 +46,7 @@ func (s *session) open(ctx context.Context) error {
 }
 
 func (s *session) connect(ctx context.Context) error {
-	sqlCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "sql")
+	sqlCfg, err := s.cfg.postgres(s.cfg.DatabaseURL, roleSQL)
 	if err != nil {
 		return err
 	}
@@ -123,6 +123,10 @@ func (s *session) inspect(ctx context.Context) (slot.Info, error) {
 // partitions where those come under their own names.
 func (s *session) checkPublication(ctx context.Context) error {
 	return s.sql.do(ctx, func(ctx context.Context, q *pgx.Conn) (err error) {
+		// Before it is checked, so that no later change goes unnoticed.
+		if s.published, err = slot.PublicationVersion(ctx, q, s.cfg.Publication); err != nil {
+			return err
+		}
 		if s.leaves, err = checkTables(ctx, q, s.cfg); err != nil {
 			return err
 		}

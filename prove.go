@@ -129,11 +129,16 @@ func (p *prover) capture(ctx context.Context) error {
 		}
 	}
 	p.settled = s.settledCount()
+	changed := false
 	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		next.Snapshot, next.LSN, err = witness.Capture(ctx, conn)
+		if next.Snapshot, next.LSN, err = witness.Capture(ctx, conn); err != nil {
+			return err
+		}
+		// Behind the snapshot: what it sees was published all along.
+		changed, err = s.republished(ctx, conn)
 		return err
 	})
-	if err != nil {
+	if err != nil || changed {
 		return err
 	}
 	var xmin uint64

@@ -181,7 +181,10 @@ func (r *Relay) judge(ctx context.Context, err error, pause time.Duration) time.
 	case slot.Shutdown:
 		r.state.set(ctx, StateWaiting, "PostgreSQL ended the session, as it does when it shuts down: "+err.Error())
 		return leavePause
-	case slot.SlotLost, slot.SlotMissing, slot.PublicationMissing, slot.Refused:
+	case slot.PublicationMissing:
+		r.state.set(ctx, StateWaiting, r.unpublished(err))
+		return max(pause, leavePause)
+	case slot.SlotLost, slot.SlotMissing, slot.Refused:
 		r.state.set(ctx, StateWaiting, err.Error())
 		return max(pause, leavePause)
 	case slot.Transient:
@@ -189,6 +192,17 @@ func (r *Relay) judge(ctx context.Context, err error, pause time.Duration) time.
 		return pause
 	}
 	return pause
+}
+
+// unpublished says what to do about a change that the slot cannot send, since
+// there was no publication when it was written: PostgreSQL looks at the
+// catalogue as it was then, so that making the publication again helps only what
+// is written afterwards. (That there is none now is found before the slot is
+// read.)
+func (r *Relay) unpublished(err error) string {
+	return fmt.Sprintf("slot %q cannot send what was written while there was no publication %q: %v; give the slot up with "+
+		"SELECT pg_drop_replication_slot('%s'); the relay makes a new one then and takes what is missing from the table",
+		r.cfg.Slot, r.cfg.Publication, err, strings.ReplaceAll(r.cfg.Slot, "'", "''"))
 }
 
 // halts says whether going on could lose events or deliver those of another

@@ -102,7 +102,7 @@ type retainRun struct {
 }
 
 func (s *session) retain(ctx context.Context) (run retainRun, err error) {
-	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "cleanup")
+	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, roleCleanup)
 	if err != nil {
 		return run, err
 	}
@@ -160,7 +160,7 @@ func Cleanup(ctx context.Context, cfg Config, how Cleaning) (CleanupReport, erro
 	if cfg.Retention < 0 {
 		return CleanupReport{Kept: []string{"retention is off: rows are kept for ever"}}, nil
 	}
-	connect, err := cfg.postgres(cfg.DatabaseURL, "cleanup")
+	connect, err := cfg.postgres(cfg.DatabaseURL, roleCleanup)
 	if err != nil {
 		return CleanupReport{}, err
 	}

@@ -46,6 +46,8 @@ type session struct {
 	begins *witness.Epoch  // that of now where this session is its first; nil once it is noted
 	router *router.Router
 	leaves bool // partitions come under their own names
+	// published is the version of the publication that was found to be in order.
+	published string
 
 	mu      sync.Mutex // guards the ledger: reader and acknowledgements meet there
 	ledger  slot.Ledger

@@ -35,8 +35,23 @@ func (c *Config) postgres(url, role string) (*pgx.ConnConfig, error) {
 	}
 	maps.Copy(cfg.RuntimeParams, witness.PinSettings())
 	cfg.RuntimeParams["application_name"] = "walrelay " + c.Source + " " + role
+	if role == roleSQL || role == roleCleanup {
+		cfg.RuntimeParams["idle_in_transaction_session_timeout"] = idleTimeout
+	}
 	return cfg, nil
 }
+
+// The roles of connections whose transactions lock the witness.
+const (
+	roleSQL     = "sql"
+	roleCleanup = "cleanup"
+)
+
+// idleTimeout is how long the server lets a transaction that locks the witness
+// wait for its next statement. Such a transaction is a few statements long; one
+// that stands still is that of a process which was stopped, or cut off, and it
+// would hold up the takeover by another relay until somebody ended it.
+const idleTimeout = "5s"
 
 // sqlConn is the one SQL connection on which the session writes. Its users
 // take turns; each statement is bounded.

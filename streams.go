@@ -122,11 +122,15 @@ func (s *session) makeStreams() {
 }
 
 // known is what must be in a stream: what this process saw stored and what the
-// witness remembers, whichever is more.
+// witness remembers, whichever is more. From where lanes are to be read and what
+// needs no reading are always the witness', which has written both at the same
+// time: a slot that has fallen back sends again what lies between those of two
+// times. Nor can what this process knew of another epoch mislead there.
 func (s *session) known(name string, witnessed dedup.Known) dedup.Known {
 	s.r.mu.Lock()
 	defer s.r.mu.Unlock()
 	if own := s.r.acked[name]; own.LastSeq > witnessed.LastSeq {
+		own.From, own.Settled = witnessed.From, witnessed.Settled
 		return own
 	}
 	return witnessed
@@ -146,12 +150,7 @@ func (s *session) start(ctx context.Context) error {
 	s.resumedAt = info.Confirmed
 	at := dedup.Slot{Confirmed: info.Confirmed, WALEnd: info.ServerWALEnd, Epoch: s.epoch, Left: witness.Left(s.epochs)}
 	for _, st := range s.streams {
-		known := witnessed[st.name]
-		st.base = s.known(st.name, known)
-		if st.base.Epoch < s.epoch {
-			// What this process knew may lie beyond what this database ever had.
-			st.base.From, st.base.Settled = known.From, known.Settled
-		}
+		st.base = s.known(st.name, witnessed[st.name])
 		before := st.base
 		st.told.Store(&before)
 	}
@@ -211,9 +210,12 @@ func (st *stream) remembered(at dedup.Slot) (mark, error) {
 
 // begin lets a stream whose end is known go on behind it.
 func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at dedup.Slot) error {
-	err := dedup.CheckLoss(st.name, markTail(tail), st.base)
+	err := s.checkLoss(ctx, st, tail)
 	if lost, ok := errors.AsType[*dedup.LostError](err); ok {
 		return s.lostEnd(ctx, st, tail, lost)
+	}
+	if err != nil {
+		return err
 	}
 	if s.stranger && tail.Ours {
 		return unheardOf(st.name, tail, at)
@@ -277,7 +279,14 @@ func (s *session) beginLanes(ctx context.Context, st *stream, tail publish.Tail,
 		return err
 	}
 	st.from.Store(from)
-	st.base = dedup.Known{Created: tail.Created, LastSeq: last, From: from, Settled: settled, Position: st.base.Position, Epoch: s.epoch}
+	known := st.base
+	st.base = dedup.Known{Created: tail.Created, LastSeq: last, From: from, Settled: settled, Position: known.Position, Epoch: s.epoch}
+	// A message of ours tells a later loss that others fill up.
+	if seq, pos, id := lanes.Top(); seq >= known.LastSeq && seq > 0 {
+		st.base.LastSeq, st.base.Position, st.base.MsgID = seq, pos, id
+	} else if known.MsgID != "" {
+		st.base.LastSeq, st.base.MsgID = known.LastSeq, known.MsgID
+	}
 	return nil
 }
 

@@ -79,6 +79,9 @@ type LostError struct {
 	Stream string
 	Known  Known
 	Tail   Tail
+	// Replaced says that another message stands at the known sequence: others
+	// went on writing behind what was lost.
+	Replaced bool
 }
 
 // Error names what was known and what is there.
@@ -86,6 +89,10 @@ func (e *LostError) Error() string {
 	if !e.Known.Created.Equal(e.Tail.Created) {
 		return fmt.Sprintf("stream %q was made anew at %s; the relay knew one of %s with sequence %d: what that one held is gone",
 			e.Stream, stamp(e.Tail.Created), stamp(e.Known.Created), e.Known.LastSeq)
+	}
+	if e.Replaced {
+		return fmt.Sprintf("stream %q has another message at sequence %d than the one that it acknowledged: the broker lost what it had stored, and others wrote behind",
+			e.Stream, e.Known.LastSeq)
 	}
 	return fmt.Sprintf("stream %q ends at sequence %d and has acknowledged %d: the broker lost what it had stored",
 		e.Stream, e.Tail.LastSeq, e.Known.LastSeq)

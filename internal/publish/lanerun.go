@@ -305,6 +305,14 @@ func (l *Lanes) refuseOne(ctx context.Context) (more bool, err error) {
 	return true, nil
 }
 
+// Top gives the last message of our source that ReadTail found, with its
+// position and message id; 0 where it found none.
+func (l *Lanes) Top() (seq uint64, pos envelope.Position, msgID string) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	return l.topSeq, l.top.pos, l.top.msgID
+}
+
 // ReadTail reads, for as long as it takes, the headers of the messages behind
 // sequence from up to the stream's end, and gives the ids of our live events
 // among them by position. Events before position since are left out. last is
@@ -317,8 +325,13 @@ func (l *Lanes) ReadTail(ctx context.Context, from uint64, since envelope.Positi
 	pause := newBackOff(reconnectFirst, l.cfg.RetryMost)
 	seen = map[envelope.Position]string{}
 	var most envelope.Position
+	var topSeq uint64
+	var top identity
 	note := func(m StoredMessage) error {
 		id := place{msg: m}.identity()
+		if id.source == l.cfg.Source && m.Seq > topSeq {
+			topSeq, top = m.Seq, id
+		}
 		if id.source == l.cfg.Source && m.Header.Get(envelope.HeaderOrigin) == "" && !id.pos.IsZero() && id.pos.Compare(since) >= 0 {
 			seen[id.pos] = id.msgID
 			if id.pos.Compare(most) > 0 {
@@ -349,5 +362,6 @@ func (l *Lanes) ReadTail(ctx context.Context, from uint64, since envelope.Positi
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.floors.begin(from, most)
+	l.topSeq, l.top = topSeq, top
 	return seen, last, nil
 }

@@ -45,6 +45,9 @@ type Lanes struct {
 	proven                bool // an answer came since sending began anew
 	end                   uint64
 	floors                floors
+
+	topSeq uint64   // of our source's last message in the tail that was read
+	top    identity // of the same
 }
 
 // NewLanes gives lanes that do nothing yet. Config.Refused is called from a

@@ -76,6 +76,22 @@ func InspectPublication(ctx context.Context, q Querier, name, schema, table stri
 	return p, nil
 }
 
+const publicationVersionSQL = `WITH p AS (SELECT oid, xmin FROM pg_publication WHERE pubname = $1)
+SELECT coalesce(md5(string_agg(part, ' ' ORDER BY part)), '') FROM (
+	SELECT format('publication %s %s', oid, xmin) FROM p
+	UNION ALL SELECT format('table %s %s', r.oid, r.xmin) FROM pg_publication_rel r JOIN p ON r.prpubid = p.oid
+	UNION ALL SELECT format('schema %s %s', n.oid, n.xmin) FROM pg_publication_namespace n JOIN p ON n.pnpubid = p.oid) AS parts (part)`
+
+// PublicationVersion gives a text that is another one after every change of a
+// publication or of what it covers, also after one that was taken back. It is
+// empty where there is no such publication.
+func PublicationVersion(ctx context.Context, q Querier, name string) (version string, err error) {
+	if err := q.QueryRow(ctx, publicationVersionSQL, name).Scan(&version); err != nil {
+		return "", fmt.Errorf("look whether publication %q was changed: %w", name, err)
+	}
+	return version, nil
+}
+
 // Check says why the publication cannot serve; nil when it can.
 func (p Publication) Check(name, schema, table string) error {
 	object := "publication " + strconv.Quote(name)
