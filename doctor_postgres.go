@@ -56,6 +56,7 @@ func (d *databaseDoctor) look(ctx context.Context) {
 	for _, t := range d.cfg.Tables {
 		d.lookAtTable(sqlCtx, t)
 	}
+	d.lookAtParts(sqlCtx)
 	d.lookAtSlot(sqlCtx)
 	d.lookAtOthers(sqlCtx)
 	d.lookAtStandbys(sqlCtx)

@@ -10,6 +10,7 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/internal/retention"
+	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
@@ -25,6 +26,12 @@ type RetentionStatus struct {
 	LookedAt time.Time `json:"looked_at"`
 	// Deleted counts the rows deleted since the process started.
 	Deleted uint64 `json:"deleted"`
+	// Dropped counts the partitions dropped since then; their rows are among
+	// those deleted.
+	Dropped uint64 `json:"dropped_partitions,omitempty"`
+	// PartitionsUntil is up to when partitions of the outbox are there, made
+	// ahead; zero where the outbox has none of ours.
+	PartitionsUntil time.Time `json:"partitions_until,omitzero"`
 	// Seconds is how long the last run took.
 	Seconds float64 `json:"seconds"`
 	// BacklogSeconds is by how much the oldest row that is still there has
@@ -54,6 +61,7 @@ func (r *retained) add(run RetentionStatus) (news bool) {
 	defer r.mu.Unlock()
 	if r.status != nil {
 		run.Deleted += r.status.Deleted
+		run.Dropped += r.status.Dropped
 		news = run.Error != r.status.Error
 	} else {
 		news = run.Error != ""
@@ -62,13 +70,15 @@ func (r *retained) add(run RetentionStatus) (news bool) {
 	return news
 }
 
-// retainLoop deletes old rows from time to time until ctx ends. That it cannot
-// is no reason to deliver nothing: it is said, and tried again.
+// retainLoop deletes old rows and makes partitions ahead from time to time until
+// ctx ends. That it cannot is no reason to deliver nothing: it is said, and tried
+// again.
 func (s *session) retainLoop(ctx context.Context) error {
-	if s.cfg.Retention < 0 {
-		return nil
+	every := retainEvery
+	if s.cfg.Retention > 0 {
+		every = max(min(every, s.cfg.Retention/10), time.Second)
 	}
-	tick := time.NewTicker(max(min(retainEvery, s.cfg.Retention/10), time.Second))
+	tick := time.NewTicker(every)
 	defer tick.Stop()
 	for {
 		select {
@@ -82,15 +92,17 @@ func (s *session) retainLoop(ctx context.Context) error {
 			return err
 		}
 		status := RetentionStatus{LookedAt: time.Now(), Deleted: uint64(run.Deleted), Seconds: time.Since(began).Seconds(), Kept: run.Kept} //nolint:gosec // a count
+		status.Dropped, status.PartitionsUntil = uint64(len(run.Partitions)), run.until
 		status.BacklogSeconds = run.backlog.Seconds()
 		if err != nil && ctx.Err() == nil {
 			status.Error = err.Error()
 		}
 		switch news := s.r.count.retained.add(status); {
 		case news && status.Error != "":
-			s.log.WarnContext(ctx, "old rows are not deleted; it is tried again", slog.String("err", status.Error))
-		case run.Deleted > 0:
-			s.log.InfoContext(ctx, "old rows deleted", slog.Int64("rows", run.Deleted), slog.Duration("took", time.Since(began)), slog.Bool("busy", run.Busy))
+			s.log.WarnContext(ctx, "retention is not done; it is tried again", slog.String("err", status.Error))
+		case run.Deleted > 0 || len(run.Partitions) > 0:
+			s.log.InfoContext(ctx, "old rows deleted", slog.Int64("rows", run.Deleted), slog.Int("dropped_partitions", len(run.Partitions)),
+				slog.Duration("took", time.Since(began)), slog.Bool("busy", run.Busy))
 		}
 	}
 }
@@ -99,6 +111,7 @@ func (s *session) retainLoop(ctx context.Context) error {
 type retainRun struct {
 	retention.Result
 	backlog time.Duration
+	until   time.Time
 }
 
 func (s *session) retain(ctx context.Context) (run retainRun, err error) {
@@ -113,19 +126,34 @@ func (s *session) retain(ctx context.Context) (run retainRun, err error) {
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
 	c := s.cfg.cleaner(conn)
 	c.Fence = s.fence
-	if run.Result, err = c.Run(ctx); err != nil {
-		return run, err
+	_, early := c.Ahead(ctx) // that none can be made is no reason to delete nothing
+	if errors.Is(early, witness.ErrSessionLost) {
+		return run, early
 	}
-	run.backlog, err = c.Backlog(ctx)
-	return run, err
+	if s.cfg.Retention > 0 {
+		if run.Result, err = c.Run(ctx); err != nil {
+			return run, errors.Join(early, err)
+		}
+		run.backlog, err = c.Backlog(ctx)
+	}
+	parts, looked := retention.Look(ctx, conn, c.Tables)
+	for i := range parts {
+		if run.until.IsZero() || parts[i].Until.Before(run.until) {
+			run.until = parts[i].Until
+		}
+	}
+	return run, errors.Join(early, err, looked)
 }
 
 func (c *Config) cleaner(conn *pgx.Conn) *retention.Cleaner {
-	clean := &retention.Cleaner{Conn: conn, Schema: c.Schema, Source: c.Source, Retention: c.Retention}
+	return &retention.Cleaner{Conn: conn, Schema: c.Schema, Source: c.Source, Retention: c.Retention, Tables: c.routerTables()}
+}
+
+func (c *Config) routerTables() (list []router.Table) {
 	for _, t := range c.Tables {
-		clean.Tables = append(clean.Tables, routerTable(t))
+		list = append(list, routerTable(t))
 	}
-	return clean
+	return list
 }
 
 // A Cleaning says how [Cleanup] is to be done.
@@ -141,7 +169,11 @@ type Cleaning struct {
 
 // A CleanupReport is what [Cleanup] has done, or would.
 type CleanupReport struct {
+	// Deleted counts the rows, those of dropped partitions among them.
 	Deleted int64
+	// Dropped are the partitions that were dropped, or would be, and Made those
+	// that were made ahead.
+	Dropped, Made []string
 	// Busy says that another cleaner, such as that of a running relay, was at
 	// it and does the rest.
 	Busy bool
@@ -150,15 +182,13 @@ type CleanupReport struct {
 }
 
 // Cleanup deletes the rows that are older than Retention and proven to be
-// stored, once. It needs no relay, but what no relay has proven stays.
+// stored, once, and makes the partitions of a partitioned outbox that are to be
+// there ahead. It needs no relay, but what no relay has proven stays.
 func Cleanup(ctx context.Context, cfg Config, how Cleaning) (CleanupReport, error) {
 	cfg.NATS = or(cfg.NATS, "nats://127.0.0.1:4222") // it is not asked
 	cfg, err := cfg.withDefaults()
 	if err != nil {
 		return CleanupReport{}, err
-	}
-	if cfg.Retention < 0 {
-		return CleanupReport{Kept: []string{"retention is off: rows are kept for ever"}}, nil
 	}
 	connect, err := cfg.postgres(cfg.DatabaseURL, roleCleanup)
 	if err != nil {
@@ -174,10 +204,16 @@ func Cleanup(ctx context.Context, cfg Config, how Cleaning) (CleanupReport, erro
 	}
 	c := cfg.cleaner(conn)
 	c.Progress, c.Patience = how.Progress, how.Patience
-	run := c.Run
-	if how.DryRun {
-		run = c.Count
+	var made []string
+	var early error
+	run := c.Count
+	if !how.DryRun {
+		run = c.Run
+		made, early = c.Ahead(ctx)
+	}
+	if cfg.Retention < 0 {
+		return CleanupReport{Made: made, Kept: []string{"retention is off: rows are kept for ever"}}, early
 	}
 	done, err := run(ctx)
-	return CleanupReport{Deleted: done.Deleted, Busy: done.Busy, Kept: done.Kept}, err
+	return CleanupReport{Deleted: done.Deleted, Dropped: done.Partitions, Made: made, Busy: done.Busy, Kept: done.Kept}, errors.Join(early, err)
 }

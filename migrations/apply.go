@@ -20,12 +20,12 @@ import (
 func Apply(ctx context.Context, conn *pgx.ConnConfig, cfg Config, report func(Step)) error {
 	return run(ctx, conn, cfg, report, outboxSet, func(a *applier) error {
 		if a.cfg.SchemaOnly {
-			return a.schema(ctx, outboxSet)
+			return a.outbox(ctx)
 		}
 		if err := a.checkWALLevel(); err != nil {
 			return err
 		}
-		if err := a.schema(ctx, outboxSet); err != nil {
+		if err := a.outbox(ctx); err != nil {
 			return err
 		}
 		created, err := a.publication(ctx)

@@ -35,6 +35,17 @@ type Config struct {
 	// Tables are the tables to publish. None means the outbox of Schema.
 	// Other tables must exist; they are never altered.
 	Tables []Table
+	// Partitioned makes the outbox of Schema a table that is partitioned by
+	// created_at, with partitions made ahead; what is old and proven to be
+	// stored is then dropped as a whole partition. An outbox that is there and
+	// is not partitioned is an error. One that is stays so without this.
+	Partitioned bool
+	// PartitionInterval is the length of a partition that is made from now on,
+	// in whole seconds. Zero means what was set before, or else a day.
+	PartitionInterval time.Duration
+	// PartitionsAhead is how many are made beyond the present one, 1 to 500.
+	// Zero means what was set before, or else 30.
+	PartitionsAhead int
 	// SchemaOnly leaves publication and slot out, for a database that is
 	// never relayed, such as that of a service's tests.
 	SchemaOnly bool
@@ -166,6 +177,15 @@ func (c Config) filled() (Config, error) {
 	}
 	if c.LockTimeout < 0 || c.SlotTimeout < 0 {
 		problem("timeout", errors.New("must not be negative"))
+	}
+	if c.PartitionInterval < 0 || c.PartitionInterval%time.Second != 0 {
+		problem("partition interval", fmt.Errorf("%v: want whole seconds, such as 24h", c.PartitionInterval))
+	}
+	if c.PartitionsAhead < 0 || c.PartitionsAhead > 500 {
+		problem("partitions ahead", fmt.Errorf("%d: want 1 to 500", c.PartitionsAhead))
+	}
+	if !c.Partitioned && (c.PartitionInterval != 0 || c.PartitionsAhead != 0) {
+		problem("partition interval, partitions ahead", errors.New("are of a partitioned outbox: ask for one"))
 	}
 	c.Tables = slices.Clone(c.Tables)
 	return c, errors.Join(problems...)

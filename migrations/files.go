@@ -10,19 +10,36 @@ import (
 	"strings"
 )
 
-//go:embed outbox/*.sql consumer/*.sql
+//go:embed outbox/*.sql partitioned/*.sql consumer/*.sql
 var files embed.FS
 
 // A set is one side's files and the table that records which were run.
 type set struct {
 	folder  string
 	version string // name of the version table
+	inParts bool   // the outbox is made as a partitioned table
 }
 
 var (
 	outboxSet   = set{folder: "outbox", version: "migration"}
+	partsSet    = set{folder: "partitioned", version: "partition_migration"} // beside the outbox side's
 	consumerSet = set{folder: "consumer", version: "consumer_migration"}
 )
+
+// partitioned gives the set as it makes a partitioned outbox. The key leads with
+// the time, so that what is written goes to the right end of its index.
+func (s set) partitioned() set {
+	s.inParts = true
+	return s
+}
+
+func (s set) outbox() *strings.Replacer {
+	key, by := "id", ""
+	if s.inParts {
+		key, by = "created_at, id", " PARTITION BY RANGE (created_at)"
+	}
+	return strings.NewReplacer("{outbox_key}", key, "{outbox_partition_by}", by)
+}
 
 // A file is one version of a set, with the schema's name filled in.
 type file struct {
@@ -47,7 +64,7 @@ func (s set) files(schema string) ([]file, error) {
 		if err != nil {
 			return nil, fmt.Errorf("read embedded migration %s: %w", e.Name(), err)
 		}
-		out = append(out, file{version: version, name: e.Name(), sql: fill(string(text), schema)})
+		out = append(out, file{version: version, name: e.Name(), sql: fill(s.outbox().Replace(string(text)), schema)})
 	}
 	return out, nil
 }

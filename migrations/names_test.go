@@ -17,8 +17,9 @@ func TestA30OddNamesWork(t *testing.T) {
 			for i, cfg := range []migrations.Config{
 				{Schema: "My Schema", Publication: `My"Pub'1`, Tables: []migrations.Table{{Schema: "My Schema", Name: "Out.Box"}, {Schema: "My Schema", Name: "outbox"}}},
 				{Schema: `a.b"c'd`, Publication: strings.Repeat("p", 63)},
+				{Schema: `a.b"c'd\%s$1`, Publication: "%I", Partitioned: true, PartitionsAhead: 1},
 				{Schema: "ключ{schema}", Publication: "SELECT"},
-				{Schema: strings.Repeat("s", 63), Publication: "public"},
+				{Schema: strings.Repeat("s", 63), Publication: "public", Partitioned: true, PartitionsAhead: 2},
 			} {
 				cfg.Slot = w.name + string(rune('a'+i))
 				if i == 0 {

@@ -2,6 +2,7 @@ package migrations
 
 import (
 	"bufio"
+	"errors"
 	"fmt"
 	"io"
 	"strings"
@@ -19,7 +20,14 @@ func Print(w io.Writer, cfg Config) error {
 	b := bufio.NewWriter(w)
 	p := printer{Writer: b}
 	p.line("-- walrelay, outbox side. Stop at the first error: psql -v ON_ERROR_STOP=1 -f FILE")
-	if err := p.schema(outboxSet, cfg.Schema); err != nil {
+	p.begin(cfg.Schema)
+	if cfg.Partitioned {
+		err = errors.Join(p.set(outboxSet.partitioned(), cfg.Schema), p.set(partsSet, cfg.Schema))
+		p.partitions(cfg)
+	} else {
+		err = p.set(outboxSet, cfg.Schema)
+	}
+	if err != nil {
 		return err
 	}
 	if !cfg.SchemaOnly {
@@ -43,7 +51,8 @@ func PrintConsumer(w io.Writer, cfg Config) error {
 	b := bufio.NewWriter(w)
 	p := printer{Writer: b}
 	p.line("-- walrelay, consumer side. Stop at the first error: psql -v ON_ERROR_STOP=1 -f FILE")
-	if err := p.schema(consumerSet, cfg.Schema); err != nil {
+	p.begin(cfg.Schema)
+	if err := p.set(consumerSet, cfg.Schema); err != nil {
 		return err
 	}
 	p.line("COMMIT;")
@@ -55,20 +64,31 @@ type printer struct{ *bufio.Writer }
 
 func (p printer) line(s string) { _, _ = p.WriteString(s + "\n") }
 
-// schema begins a transaction and leaves it open.
-func (p printer) schema(s set, schema string) error {
+// begin begins a transaction and leaves it open.
+func (p printer) begin(schema string) {
+	p.line("BEGIN;")
+	p.line("SET LOCAL search_path = pg_catalog, pg_temp;")
+	p.line(createSchema(schema))
+}
+
+func (p printer) set(s set, schema string) error {
 	list, err := s.files(schema)
 	if err != nil {
 		return err
 	}
-	p.line("BEGIN;")
-	p.line("SET LOCAL search_path = pg_catalog, pg_temp;")
-	p.line(createSchema(schema) + s.versionTable(schema))
+	p.line(s.versionTable(schema))
 	for _, f := range list {
 		p.line(f.sql)
 		p.line(fill(s.record(f.version), schema))
 	}
 	return nil
+}
+
+// partitions makes those that are to be there.
+func (p printer) partitions(cfg Config) {
+	p.line(cfg.setPartitioning())
+	p.line("DO " + dollarTag + "\nBEGIN\n    LOOP\n        EXIT WHEN " + quote(cfg.Schema) + ".make_partition(" + anySize + ") IS NULL;")
+	p.line("    END LOOP;\nEND\n" + dollarTag + ";")
 }
 
 // publication wraps the statements, since CREATE PUBLICATION knows no IF NOT

@@ -19,7 +19,11 @@ type migrateCmd struct {
 	broker   `embed:""`
 	outboxes `embed:""`
 
-	Print    bool   `help:"Show the SQL and change nothing."`
+	Print             bool          `help:"Show the SQL and change nothing."`
+	Partitioned       bool          `help:"Make the outbox a partitioned table: partitions by time are made ahead, and dropped as a whole when they are old and proven to be stored."`
+	PartitionInterval time.Duration `help:"Length of the partitions that are made from now on (default: what was set before, or 24h)." placeholder:"DURATION"`
+	PartitionsAhead   int           `help:"How many partitions are made ahead (default: what was set before, or 30)." placeholder:"N"`
+
 	Consumer bool   `help:"The consumer side: receipts, attempts, effects."`
 	Stream   string `help:"Make this JetStream stream as well." placeholder:"NAME"`
 	Subjects string `help:"Subjects of the stream, separated by commas (default: outbox.{source}.>)." placeholder:"LIST"`
@@ -27,7 +31,10 @@ type migrateCmd struct {
 
 // Run applies or prints what is missing. What is there already stays as it is.
 func (c *migrateCmd) Run(e *env) error {
-	cfg := migrations.Config{Schema: c.Schema, Slot: c.Slot, Publication: c.Publication, Source: c.Source, Tables: c.forMigrations(c.Schema)}
+	cfg := migrations.Config{
+		Schema: c.Schema, Slot: c.Slot, Publication: c.Publication, Source: c.Source, Tables: c.forMigrations(c.Schema),
+		Partitioned: c.Partitioned, PartitionInterval: c.PartitionInterval, PartitionsAhead: c.PartitionsAhead,
+	}
 	cfg.Slot = firstOf(cfg.Slot, strings.ReplaceAll(strings.ToLower(c.Source), "-", "_"))
 	cfg.Publication = firstOf(cfg.Publication, cfg.Slot)
 	if c.Print {

@@ -70,8 +70,26 @@ func (p *page) relay(s *walrelay.Status, notReady string) {
 	}
 	p.gaps(s.Gaps)
 	p.jobs(s.Jobs)
+	p.retention(s.Retention)
 	if s.LastError != "" {
 		p.line("last error", "%s (%s)", s.LastError, p.ago(s.LastErrorAt))
+	}
+}
+
+func (p *page) retention(r *walrelay.RetentionStatus) {
+	if r == nil {
+		return
+	}
+	dropped := ""
+	if !r.PartitionsUntil.IsZero() {
+		dropped = fmt.Sprintf(", %d partitions dropped, others made until %s", r.Dropped, r.PartitionsUntil.UTC().Format(time.RFC3339))
+	}
+	p.line("retention", "%d rows deleted%s, oldest row %s over it", r.Deleted, dropped, time.Duration(r.BacklogSeconds*float64(time.Second)).Round(time.Second))
+	for _, why := range r.Kept {
+		p.line("", "%s", why)
+	}
+	if r.Error != "" {
+		p.line("", "last error: %s", r.Error)
 	}
 }
 

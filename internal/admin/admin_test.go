@@ -160,6 +160,7 @@ func TestA43MetricsAreThereFromTheStartAndWhatIsNotKnownIsAbsent(t *testing.T) {
 		`walrelay_ready 0`,
 		`walrelay_resyncs_total 0`,
 		`walrelay_retention_deleted_rows_total 0`,
+		`walrelay_retention_dropped_partitions_total 0`,
 		`walrelay_retries_total{class="denied"} 0`,
 		`walrelay_retries_total{class="disconnect"} 0`,
 		`walrelay_retries_total{class="environment"} 0`,

@@ -46,6 +46,7 @@ type collector struct {
 	slotActive, slotRetained, slotSafe, slotXminAge, slotLookedAt  *prometheus.Desc
 	inFlight, queued, bytes, lastSequence, flowing, storedAt, mark *prometheus.Desc
 	retentionDeleted, retentionBacklog, retentionDuration          *prometheus.Desc
+	partitionsDropped, partitionsUntil                             *prometheus.Desc
 }
 
 func newCollector(status func() walrelay.Status, build Build) *collector {
@@ -76,6 +77,8 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 		sessions:     desc("sessions_total", "Replication sessions that were begun."),
 
 		retentionDeleted:  desc("retention_deleted_rows_total", "Rows of the outbox tables deleted since they are old and proven to be stored."),
+		partitionsDropped: desc("retention_dropped_partitions_total", "Partitions of the outbox dropped; their rows are counted as deleted."),
+		partitionsUntil:   desc("partitions_until_timestamp_seconds", "Up to when partitions of the outbox are there, in seconds since 1970. Absent where it has none that the relay makes."),
 		retentionBacklog:  desc("retention_backlog_seconds", "By how much the oldest row that is still there has passed the retention. Absent before the first look."),
 		retentionDuration: desc("retention_duration_seconds", "How long the last deletion of old rows took. Absent before the first."),
 
@@ -104,7 +107,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 		c.buildInfo, c.state, c.stateSince, c.ready, c.lagSeconds, c.lagBytes, c.events, c.transactions, c.rows, c.ignored,
 		c.retries, c.resyncs, c.deadLetters, c.gapsOpen, c.gaps, c.healed, c.jobsOpen, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
 		c.slotSafe, c.slotXminAge, c.slotLookedAt, c.inFlight, c.queued, c.bytes, c.lastSequence, c.flowing, c.storedAt, c.mark,
-		c.retentionDeleted, c.retentionBacklog, c.retentionDuration,
+		c.retentionDeleted, c.retentionBacklog, c.retentionDuration, c.partitionsDropped, c.partitionsUntil,
 	} {
 		to <- d
 	}
@@ -132,13 +135,17 @@ func (c *collector) Collect(to chan<- prometheus.Metric) {
 		m.gauge(c.gapsOpen, float64(len(st.Gaps.Open)))
 		m.gauge(c.jobsOpen, float64(len(st.Jobs)))
 	}
-	var deleted uint64
+	var deleted, dropped uint64
 	if r := st.Retention; r != nil {
-		deleted = r.Deleted
+		deleted, dropped = r.Deleted, r.Dropped
+		if !r.PartitionsUntil.IsZero() {
+			m.gauge(c.partitionsUntil, seconds(r.PartitionsUntil))
+		}
 		m.gauge(c.retentionBacklog, r.BacklogSeconds)
 		m.gauge(c.retentionDuration, r.Seconds)
 	}
 	m.count(c.retentionDeleted, deleted)
+	m.count(c.partitionsDropped, dropped)
 	m.gauge(c.natsConnected, truth(st.NATS.Connected))
 	m.count(c.natsReconnects, st.NATS.Reconnects)
 	if s := st.SlotState; s != nil {

@@ -43,12 +43,17 @@ type Cleaner struct {
 	// Progress, if set, is called after each portion with the number of rows
 	// deleted so far.
 	Progress func(deleted int64)
+
+	places []string // the tables that rows are deleted from, as explain names them
 }
 
 // A Result is what a run has done.
 type Result struct {
-	// Deleted is the number of rows that were deleted, or that would be.
+	// Deleted is the number of rows that were deleted, or that would be, those
+	// of dropped partitions among them.
 	Deleted int64
+	// Partitions are those that were dropped, or that would be.
+	Partitions []string
 	// Busy says that another cleaner of this source was at it: the rest is
 	// left to that one.
 	Busy bool
@@ -65,6 +70,18 @@ func (c *Cleaner) Run(ctx context.Context) (Result, error) {
 	var done Result
 	plans, kept, err := c.plans(ctx)
 	done.Kept = kept
+	var parts []partition
+	if err == nil {
+		parts, err = c.old(ctx)
+	}
+	for i := range parts {
+		if err != nil {
+			break
+		}
+		if err = c.drop(ctx, &parts[i], &done); err != nil && !errors.Is(err, errBusy) {
+			err = c.explainParts(parts[i].root, err)
+		}
+	}
 	for i := range plans {
 		if err != nil {
 			break
@@ -96,14 +113,40 @@ func (c *Cleaner) Count(ctx context.Context) (Result, error) {
 		err = c.Conn.QueryRow(ctx, plans[i].text(`SELECT count(*) FROM ONLY $TABLE t, $PROOF WHERE $OLD`), plans[i].args...).Scan(&n)
 		found.Deleted += n
 	}
+	var parts []partition
+	if err == nil {
+		parts, err = c.old(ctx)
+	}
+	for i := range parts {
+		if err != nil {
+			break
+		}
+		err = c.count(ctx, &parts[i], &found)
+	}
 	if err != nil {
 		return found, c.explain(err)
 	}
 	return found, nil
 }
 
+// count adds a partition that would be dropped.
+func (c *Cleaner) count(ctx context.Context, p *partition, found *Result) error {
+	may, why, err := c.judge(ctx, c.Conn, p)
+	if err != nil || !may {
+		found.keep(why)
+		return err
+	}
+	n, err := c.rows(ctx, p)
+	if err != nil {
+		return err
+	}
+	found.Deleted += n
+	found.Partitions = append(found.Partitions, p.name.Sanitize())
+	return nil
+}
+
 // Backlog is by how much the oldest row of all has passed the retention; zero
-// when none has.
+// when none has. Of a partition that goes as a whole its end counts.
 func (c *Cleaner) Backlog(ctx context.Context) (time.Duration, error) {
 	plans, _, err := c.plans(ctx)
 	var most float64
@@ -116,6 +159,20 @@ func (c *Cleaner) Backlog(ctx context.Context) (time.Duration, error) {
 			"$2", "$1"), plans[i].retention).Scan(&age)
 		most = max(most, age)
 	}
+	var parts []partition
+	if err == nil {
+		parts, err = c.old(ctx)
+	}
+	for i := range parts {
+		if err != nil {
+			break
+		}
+		var age float64
+		err = c.Conn.QueryRow(ctx, c.fill(&parts[i], `SELECT CASE WHEN EXISTS (SELECT FROM $TABLE t WHERE `+withinSQL+`)
+			THEN extract(epoch FROM now() - $3::bigint * interval '1 millisecond' - $2) ELSE 0 END::float8`), unprepared,
+			parts[i].lower, parts[i].upper, c.Retention.Milliseconds()).Scan(&age)
+		most = max(most, age)
+	}
 	if err != nil {
 		return 0, c.explain(err)
 	}
@@ -125,8 +182,14 @@ func (c *Cleaner) Backlog(ctx context.Context) (time.Duration, error) {
 // alone runs do in a transaction that holds the cleaner's lock. Its commit is
 // not waited for: a delete that a crash undoes is done again.
 func (c *Cleaner) alone(ctx context.Context, do func(pgx.Tx) error) error {
+	return c.aloneWith(ctx, func(pgx.Tx) error { return nil }, do)
+}
+
+// aloneWith does something first that may wait: what fences us is locked after
+// it, since the session writes there all the time.
+func (c *Cleaner) aloneWith(ctx context.Context, first, do func(pgx.Tx) error) error {
 	for began := time.Now(); ; {
-		err := c.once(ctx, do)
+		err := c.once(ctx, first, do)
 		if !errors.Is(err, errBusy) || time.Since(began) >= c.Patience {
 			return err
 		}
@@ -136,7 +199,7 @@ func (c *Cleaner) alone(ctx context.Context, do func(pgx.Tx) error) error {
 	}
 }
 
-func (c *Cleaner) once(ctx context.Context, do func(pgx.Tx) error) error {
+func (c *Cleaner) once(ctx context.Context, first, do func(pgx.Tx) error) error {
 	return pgx.BeginFunc(ctx, c.Conn, func(tx pgx.Tx) error {
 		if _, err := tx.Exec(ctx, `SET LOCAL lock_timeout = '2s'; SET LOCAL synchronous_commit = off;
 			SET LOCAL synchronize_seqscans = off; SET LOCAL max_parallel_workers_per_gather = 0`); err != nil {
@@ -149,6 +212,9 @@ func (c *Cleaner) once(ctx context.Context, do func(pgx.Tx) error) error {
 		}
 		if !mine {
 			return errBusy
+		}
+		if err := first(tx); err != nil {
+			return err
 		}
 		if c.Fence != nil {
 			if err := c.Fence(ctx, tx); err != nil {
@@ -178,6 +244,10 @@ func (c *Cleaner) table(ctx context.Context, p *plan, done *Result) error {
 // mean to look at all of them for each list.
 func (c *Cleaner) list(ctx context.Context, p *plan, after string) (rows []string, err error) {
 	err = c.alone(ctx, func(tx pgx.Tx) error {
+		// An index that has an order of its own is left out.
+		if _, err := tx.Exec(ctx, `SET LOCAL enable_indexscan = off; SET LOCAL enable_indexonlyscan = off`); err != nil {
+			return err
+		}
 		found, err := tx.Query(ctx, p.text(fmt.Sprintf(`SELECT t.ctid::text FROM ONLY $TABLE t, $PROOF WHERE $OLD AND t.ctid > $%d::text::tid LIMIT %d`, len(p.args)+1, listed)),
 			append(slices.Clip(p.args), after)...)
 		if err != nil {
@@ -248,7 +318,12 @@ func (c *Cleaner) explain(err error) error {
 	if refused, ok := errors.AsType[*pgconn.PgError](err); ok && refused.Code == "42501" {
 		tables := []string{pgx.Identifier{c.Schema, "proven"}.Sanitize(), pgx.Identifier{c.Schema, "gap"}.Sanitize(), pgx.Identifier{c.Schema, "job"}.Sanitize()}
 		for _, t := range c.Tables {
-			tables = append(tables, pgx.Identifier{t.Schema, t.Name}.Sanitize())
+			tables = append(tables, shown(t))
+		}
+		for _, place := range c.places {
+			if !slices.Contains(tables, place) {
+				tables = append(tables, place)
+			}
 		}
 		user := pgx.Identifier{c.Conn.Config().User}.Sanitize()
 		return fmt.Errorf("delete old rows of source %q: %w; GRANT SELECT, UPDATE, DELETE ON %s TO %s; -- as their owner; UPDATE is what locking a row takes",

@@ -3,6 +3,7 @@ package retention
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -54,13 +55,12 @@ func (c *Cleaner) plans(ctx context.Context) (plans []plan, kept []string, err e
 	schema := pgx.Identifier{c.Schema}.Sanitize()
 	for _, t := range c.Tables {
 		columns := t.Columns.Effective()
-		shown := pgx.Identifier{t.Schema, t.Name}.Sanitize()
 		have, err := c.columns(ctx, t)
 		if err != nil {
 			return nil, nil, err
 		}
 		if columns.CreatedAt == "" || !strings.HasPrefix(have[columns.CreatedAt], "timestamp") {
-			kept = append(kept, "table "+shown+" has no column that says when a row was written (created_at), so none of its rows is deleted")
+			kept = append(kept, "table "+shown(t)+" has no column that says when a row was written (created_at), so none of its rows is deleted")
 			continue
 		}
 		seen := byClockSQL
@@ -75,7 +75,15 @@ func (c *Cleaner) plans(ctx context.Context) (plans []plan, kept []string, err e
 		if err != nil {
 			return nil, nil, err
 		}
+		whole, err := c.partitions(ctx, t)
+		if err != nil {
+			return nil, nil, err
+		}
 		for _, part := range parts {
+			if slices.ContainsFunc(whole, func(p partition) bool { return slices.Equal(p.name, part) }) {
+				continue // its rows go with it
+			}
+			c.places = append(c.places, part.Sanitize())
 			plans = append(plans, plan{
 				replace: strings.NewReplacer("$TABLE", part.Sanitize(), "$PROOF", proofSQL, "$OLD", agedSQL+" AND "+seen+" AND "+lettersSQL,
 					"$AGED", agedSQL, "$HORIZON", horizonSQL, "$SCHEMA", schema,

@@ -11,12 +11,12 @@ CREATE TABLE IF NOT EXISTS {schema}.outbox (
     created_at     timestamptz NOT NULL DEFAULT clock_timestamp(),
     xid            xid8        NOT NULL DEFAULT pg_current_xact_id(),
     seq            bigint      GENERATED ALWAYS AS IDENTITY,
-    CONSTRAINT outbox_pkey PRIMARY KEY (id),
+    CONSTRAINT outbox_pkey PRIMARY KEY ({outbox_key}),
     CONSTRAINT outbox_aggregate_type_length CHECK (octet_length(aggregate_type) BETWEEN 1 AND 255),
     CONSTRAINT outbox_aggregate_id_length CHECK (octet_length(aggregate_id) BETWEEN 1 AND 255),
     CONSTRAINT outbox_event_type_length CHECK (octet_length(event_type) BETWEEN 1 AND 255),
     CONSTRAINT outbox_headers_object CHECK (jsonb_typeof(headers) = 'object')
-);
+){outbox_partition_by};
 COMMENT ON TABLE {schema}.outbox IS 'walrelay: each inserted row is one event';
 
 CREATE INDEX IF NOT EXISTS outbox_created_at ON {schema}.outbox USING brin (created_at, seq) WITH (autosummarize = on);
