@@ -100,6 +100,11 @@ matrix-16 matrix-17 matrix-18: matrix-%: deps
 	@echo "core drills on PostgreSQL $* and the NATS that is linked in"
 	@WALRELAY_TEST_PG=$* $(RACE) $(TESTFLAGS) -run '$(DRILLS_PG)' $(DRILLS)
 
+# Without the race detector, which would take the memory that is measured.
+.PHONY: drill-long
+drill-long: deps ## Run the drills that `make test` shortens at full length: a million rows, minutes of outage
+	DRILL_LONG=1 $(GO) test -count=1 -timeout 60m $(TESTFLAGS) -run 'A09|A10|A19|A59TwoMinutes|A69Many|AnEmbeddedJetStreamKilled|ALargeTransaction' ./e2e ./internal/retention
+
 # It is built without cgo, as everything that no race detector looks at.
 $(OLDEST_NATS): tools/nats/go.mod
 	CGO_ENABLED=0 $(GO) build -modfile=tools/nats/go.mod -o $@ github.com/nats-io/nats-server/v2
