@@ -116,6 +116,9 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 		gap.Detail.From[st.name] = min(from, end)
 	}
 	known := markTail(again)
+	if !again.Ours {
+		known.MsgID = "" // another writer's
+	}
 	now := witness.StreamState{Created: again.Created, LastSeq: again.LastSeq, Position: known.Position, MsgID: known.MsgID, At: time.Now().UTC(), Epoch: s.epoch}
 	if st.Shared {
 		now.From = min(st.base.From, end)
