@@ -50,7 +50,7 @@ func TestA69PartitionsAreMadeAndDroppedUnderLoad(t *testing.T) {
 			load := w.Load(fixture.LoadConfig{Keep: true, Pause: 20 * time.Millisecond})
 			becomes(t, w, "the first partition is 20 s old, and others are gone", `SELECT min(lower) < now() - interval '20 seconds' AND (`+others+`) FROM walrelay.partitions()`)
 			relay.Kill()
-			w.Exec(`DO $$ BEGIN PERFORM walrelay.hold_partition(part), walrelay.drop_partition(part) FROM walrelay.partitions() WHERE lower > now(); END $$`)
+			w.Exec(`DO $$ BEGIN LOCK TABLE walrelay.outbox IN ACCESS EXCLUSIVE MODE; PERFORM walrelay.hold_partition(part), walrelay.drop_partition(part) FROM walrelay.partitions() WHERE lower > now(); END $$`)
 			becomes(t, w, "the default partition takes what is written", `SELECT count(*) > 10 FROM walrelay.outbox_default`)
 			w.Start()
 			becomes(t, w, "partitions are made again", present)
