@@ -41,6 +41,7 @@ type cli struct {
 	Cleanup     cleanupCmd     `cmd:"" help:"Retention, once: delete old rows of the outbox that are proven to be stored, or the old receipts of a consumer."`
 	Pause       pauseCmd       `cmd:"" help:"Stop delivering; the slot keeps the write-ahead log until walrelay resume."`
 	Resume      resumeCmd      `cmd:"" help:"Go on delivering after walrelay pause."`
+	Teardown    teardownCmd    `cmd:"" help:"Drop the slot and the publication of a source after showing what is undelivered; asks first."`
 	Adopt       adoptCmd       `cmd:"" help:"Another stream or database continues this source: a new, empty one, or a copy."`
 	Tail        tailCmd        `cmd:"" help:"Show the messages of a stream as they come, with their headers."`
 	Config      configCmd      `cmd:"" help:"The effective settings of run and where each comes from, secrets masked."`
