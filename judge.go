@@ -10,8 +10,6 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
-	"github.com/walrelay/walrelay/envelope"
-	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
@@ -76,15 +74,6 @@ func forgottenBy(source, stream string, tail publish.Tail) *HaltError {
 		Object:  "source " + strconv.Quote(source),
 		Problem: fmt.Sprintf("has never run with this database, though stream %q holds its events up to %s", stream, tail.Position),
 		Fix:     "connect the database that these events came from; or let this one continue them with: walrelay adopt --database",
-	}
-}
-
-// unheardOf is where only a stream remembers that there ever was a relay: the
-// slot is there, made by migrate, and tells nothing.
-func unheardOf(stream string, tail publish.Tail, at dedup.Slot) error {
-	return &dedup.RewoundError{
-		Stream: stream, Mark: tail.Position, Seen: envelope.Position{Epoch: at.Epoch, Commit: at.WALEnd},
-		Reason: "no relay of this source ever ran on it, as on a cluster that was built anew",
 	}
 }
 

@@ -217,9 +217,6 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 	if err != nil {
 		return err
 	}
-	if s.stranger && tail.Ours {
-		return unheardOf(st.name, tail, at)
-	}
 	known := st.base
 	if st.Shared {
 		err = s.beginLanes(ctx, st, tail, at)
