@@ -37,7 +37,7 @@ func watch(t *testing.T, cfg walrelay.Config) *watched {
 	if err != nil {
 		t.Fatal(err)
 	}
-	w := &watched{t: t, http: admin.New(relay.Status, admin.Build{})}
+	w := &watched{t: t, http: admin.New(relay.Status, admin.Build{}, admin.NewHistory(relay.Status))}
 	walrelay.SetClock(relay, func() time.Time { return time.Now().Add(time.Duration(w.ahead.Load())) }, 200*time.Millisecond)
 	ctx, cancel := context.WithCancel(context.WithoutCancel(t.Context()))
 	done := make(chan error, 1)

@@ -23,9 +23,10 @@ import (
 )
 
 const (
-	password = "pass word"
-	token    = "0123" // nats-server would take it for a number
-	patience = 30 * time.Second
+	password   = "pass word"
+	token      = "0123" // nats-server would take it for a number
+	adminToken = "a-token-for-the-status-page"
+	patience   = 30 * time.Second
 )
 
 // A stage is where the services are played: real servers in place of the
@@ -52,7 +53,7 @@ func (s stage) command(t *testing.T, name string, args []string, env ...string) 
 func TestTheServicesWorkTogether(t *testing.T) {
 	services := shipped(t).Services
 	secrets := t.TempDir()
-	for name, value := range map[string]string{"postgres_password": password, "nats_token": token} {
+	for name, value := range map[string]string{"postgres_password": password, "nats_token": token, "admin_token": adminToken} {
 		if err := os.WriteFile(filepath.Join(secrets, name), []byte(value+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}

@@ -13,16 +13,17 @@ import (
 	"time"
 
 	"github.com/google/go-cmp/cmp"
-	"go.uber.org/goleak"
 
 	"github.com/walrelay/walrelay"
 	"github.com/walrelay/walrelay/internal/admin"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
-func TestMain(m *testing.M) { goleak.VerifyTestMain(m) }
+func TestMain(m *testing.M) { envtest.Main(m) }
 
 func handler(st walrelay.Status) http.Handler {
-	return admin.New(func() walrelay.Status { return st }, admin.Build{Version: "v1.2.3", Revision: "abc", GoVersion: "go1.26"})
+	status := func() walrelay.Status { return st }
+	return admin.New(status, admin.Build{Version: "v1.2.3", Revision: "abc", GoVersion: "go1.26"}, admin.NewHistory(status))
 }
 
 func get(t *testing.T, h http.Handler, path string) (code int, body string) {
@@ -160,7 +161,7 @@ func TestAnAddressInUseIsTriedAgainUntilTheEnd(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		admin.Serve(ctx, addr, handler(relaying()), log)
+		admin.Serve(ctx, admin.Access{Addr: addr}, handler(relaying()), log)
 	}()
 	if line := <-lines; !strings.HasPrefix(line, "WARN status and metrics cannot be served") {
 		t.Errorf("first line of the log is %q, want a warning", line)

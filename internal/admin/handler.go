@@ -31,11 +31,13 @@ const index = `walrelay
 /status   what the relay does, as JSON
 /healthz  200 while the process is alive
 /readyz   200 while events are delivered or none are waiting, else 503 and why
+/history  rate and latency of the last hour, as JSON
 /metrics  for Prometheus
 `
 
-// New gives the handler. status is called once a request.
-func New(status func() walrelay.Status, build Build) http.Handler {
+// New gives the handler. status is called once a request, and past is what
+// /history tells; whoever made it lets it run.
+func New(status func() walrelay.Status, build Build, past *History) http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
 		text(w, http.StatusOK, index)
@@ -57,6 +59,7 @@ func New(status func() walrelay.Status, build Build) http.Handler {
 		}
 		text(w, http.StatusOK, fmt.Sprintf("ready: %s\n", r.Phase))
 	})
+	mux.Handle("GET /history", past)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry(status, build), promhttp.HandlerOpts{}))
 	return mux
 }
