@@ -51,7 +51,7 @@ type collector struct {
 	slotActive, slotRetained, slotSafe, slotXminAge, slotLookedAt  *prometheus.Desc
 	slotWAL                                                        *prometheus.Desc
 	inFlight, queued, bytes, lastSequence, flowing, storedAt, mark *prometheus.Desc
-	stream, messages, streamBytes, fill                            *prometheus.Desc
+	stream, messages, streamBytes, fill, refuses                   *prometheus.Desc
 	retentionDeleted, retentionBacklog, retentionDuration          *prometheus.Desc
 	partitionsDropped, partitionsUntil                             *prometheus.Desc
 }
@@ -116,6 +116,7 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 		messages:     desc("stream_messages", "Messages that the stream held when it was last asked. Absent when not known.", "stream"),
 		streamBytes:  desc("stream_bytes", "Bytes that the stream held when it was last asked. Absent when not known.", "stream"),
 		fill:         desc("stream_fill_ratio", "How much of its limit of messages or bytes the stream holds, the larger of the two. Absent where it has none, and when not known.", "stream"),
+		refuses:      desc("stream_refuses_when_full", "1 if the stream takes nothing more when it has reached its limit, 0 if it removes its oldest messages. Absent when not known.", "stream"),
 		mark:         desc("stream_mark_met", "1 once all that the stream held at the session's start has been recognised.", "stream"),
 	}
 }
@@ -127,7 +128,7 @@ func (c *collector) Describe(to chan<- *prometheus.Desc) {
 		c.retries, c.resyncs, c.deadLetters, c.gapsOpen, c.gaps, c.healed, c.jobsOpen, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
 		c.slotSafe, c.slotXminAge, c.slotLookedAt, c.inFlight, c.queued, c.bytes, c.lastSequence, c.flowing, c.storedAt, c.mark,
 		c.retentionDeleted, c.retentionBacklog, c.retentionDuration, c.partitionsDropped, c.partitionsUntil, c.behind, c.stalled, c.latency, c.storedBytes, c.publishes, c.lettersBy,
-		c.gapsBy, c.slotWAL, c.stream, c.messages, c.streamBytes, c.fill,
+		c.gapsBy, c.slotWAL, c.stream, c.messages, c.streamBytes, c.fill, c.refuses,
 	} {
 		to <- d
 	}
@@ -250,6 +251,7 @@ func (c *collector) streams(m sender, st *walrelay.Status) {
 		if f := s.Fill; f != nil && fresh(st, f.LookedAt) {
 			m.gauge(c.messages, float64(f.Messages), s.Name)
 			m.gauge(c.streamBytes, float64(f.Bytes), s.Name)
+			m.gauge(c.refuses, truth(f.Refuses), s.Name)
 			if ratio, limited := f.Ratio(); limited {
 				m.gauge(c.fill, ratio, s.Name)
 			}

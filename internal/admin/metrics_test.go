@@ -146,7 +146,7 @@ func asked() []string {
 		"walrelay_dead_letters_open 3", `walrelay_dead_letters_open_by_reason{reason="id in use"} 1`, "walrelay_gaps_open 3",
 		`walrelay_gaps_open_by_kind{kind="slot"} 2`, "walrelay_jobs_open 1", "walrelay_retention_backlog_seconds 60",
 		"walrelay_retention_duration_seconds 0.5", `walrelay_stream_fill_ratio{stream="SHOP"} 0.8`, `walrelay_stream_messages{stream="SHOP"} 5`,
-		`walrelay_stream_bytes{stream="SHOP"} 800`,
+		`walrelay_stream_bytes{stream="SHOP"} 800`, `walrelay_stream_refuses_when_full{stream="SHOP"} 0`,
 	}
 }
 
