@@ -19,29 +19,23 @@ type Report struct {
 	Ready    bool           `json:"ready"`
 	NotReady string         `json:"not_ready,omitempty"`
 	Phase    walrelay.Phase `json:"phase"`
+	// Parts are the stations of an event, and Advice what wants a person's
+	// attention, the worst first.
+	Parts  []Part   `json:"parts"`
+	Advice []Advice `json:"advice,omitempty"`
 }
 
 // NewReport adds the verdict to a status.
 func NewReport(st walrelay.Status) Report {
 	why := st.NotReady()
-	return Report{Status: st, Ready: why == "", NotReady: why, Phase: st.Phase()}
+	return Report{Status: st, Ready: why == "", NotReady: why, Phase: st.Phase(), Parts: parts(&st), Advice: advise(&st)}
 }
-
-const index = `walrelay
-/status   what the relay does, as JSON
-/healthz  200 while the process is alive
-/readyz   200 while events are delivered or none are waiting, else 503 and why
-/history  rate and latency of the last hour, as JSON
-/metrics  for Prometheus
-`
 
 // New gives the handler. status is called once a request, and past is what
 // /history tells; whoever made it lets it run.
 func New(status func() walrelay.Status, build Build, past *History) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		text(w, http.StatusOK, index)
-	})
+	mux.Handle("GET /{$}", newPage())
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
 		header(w, "application/json")
 		encoder := json.NewEncoder(w)
