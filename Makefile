@@ -159,3 +159,7 @@ check: lint test ## All that has to pass before a change is shared
 .PHONY: demo
 demo: postgres ## Watch orders survive crashes, on throw-away servers
 	$(GO) run ./cmd/walrelay demo
+
+.PHONY: demo-page
+demo-page: postgres ## Watch a relay's status page, until Ctrl-C
+	$(GO) run ./cmd/walrelay demo --page

@@ -100,11 +100,35 @@ func (l *listener) serve(ctx context.Context, relay *walrelay.Relay, log *slog.L
 	}
 }
 
-// askAdmin goes to the listener directly, whatever proxy the environment names.
+// askAdmin asks for the relay's status.
 func (l *listener) askAdmin(ctx context.Context) (*admin.Report, error) {
+	var report admin.Report
+	if err := l.fetch(ctx, "/status", &report); err != nil {
+		return nil, err
+	}
+	if report.State == "" {
+		return nil, errNotWalrelay
+	}
+	return &report, nil
+}
+
+// askHistory asks for the last hour.
+func (l *listener) askHistory(ctx context.Context) ([]admin.Point, error) {
+	var past struct {
+		Points []admin.Point `json:"points"`
+	}
+	err := l.fetch(ctx, "/history", &past)
+	return past.Points, err
+}
+
+var errNotWalrelay = errors.New("something else than walrelay listens there")
+
+// fetch goes to the listener directly, whatever proxy the environment names, and
+// reads what it answers into to.
+func (l *listener) fetch(ctx context.Context, path string, to any) error {
 	host, port, err := net.SplitHostPort(l.Admin)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
 		host = "127.0.0.1" // what a listener on all addresses means for those who ask
@@ -116,41 +140,40 @@ func (l *listener) askAdmin(ctx context.Context) (*admin.Report, error) {
 	if l.AdminTLSCert != "" || l.AdminTLSClientCA != "" {
 		scheme = "https"
 		if transport.TLSClientConfig, err = l.clientTLS(host); err != nil {
-			return nil, err
+			return err
 		}
 	}
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+"/status", nil)
+	request, err := http.NewRequestWithContext(ctx, http.MethodGet, scheme+"://"+net.JoinHostPort(host, port)+path, nil)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	if l.AdminTokenFile != "" {
 		token, err := readSecret(l.AdminTokenFile)
 		if err != nil {
-			return nil, err
+			return err
 		}
 		request.Header.Set("Authorization", "Bearer "+token)
 	}
 	response, err := transport.RoundTrip(request)
 	if err != nil {
-		return nil, err
+		return err
 	}
 	defer response.Body.Close() //nolint:errcheck // read to its end, or given up
 	const longest = 8 << 20
 	body, err := io.ReadAll(io.LimitReader(response.Body, longest))
 	if err != nil {
-		return nil, err
+		return err
 	}
 	switch response.StatusCode {
 	case http.StatusUnauthorized:
-		return nil, errors.New("it wants the token of --admin-token-file, or a certificate (--admin-tls-cert)")
+		return errors.New("it wants the token of --admin-token-file, or a certificate (--admin-tls-cert)")
 	case http.StatusTooManyRequests:
-		return nil, errors.New("it was shown too many wrong tokens; try again in a minute")
+		return errors.New("it was shown too many wrong tokens; try again in a minute")
 	}
-	var report admin.Report
-	if response.StatusCode != http.StatusOK || json.Unmarshal(body, &report) != nil || report.State == "" {
-		return nil, errors.New("something else than walrelay listens there")
+	if response.StatusCode != http.StatusOK || json.Unmarshal(body, to) != nil {
+		return errNotWalrelay
 	}
-	return &report, nil
+	return nil
 }
 
 // clientTLS is how the listener is recognised: by a certificate that is signed

@@ -46,46 +46,19 @@ func (c *statusCmd) check() error {
 
 // Run shows the status once, or again and again.
 func (c *statusCmd) Run(e *env) error {
-	if !c.Watch {
-		return c.once(e)
+	if c.Watch {
+		return c.watch(e)
 	}
-	tick := time.NewTicker(c.Every)
-	defer tick.Stop()
-	for {
-		if !c.JSON && isTerminal(e.stdout) {
-			fmt.Fprintf(e.stdout, "\x1b[H\x1b[2J")
-		}
-		err := c.once(e)
-		if e.ctx.Err() != nil {
-			return nil
-		}
-		if err != nil && !errors.Is(err, errCheckFailed) {
-			fmt.Fprintf(e.stdout, "%s  %s\n", time.Now().Format(time.TimeOnly), maskText(err.Error()))
-		}
-		if !c.JSON {
-			fmt.Fprintln(e.stdout)
-		}
-		select {
-		case <-e.ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
-func (c *statusCmd) once(e *env) error {
 	answer, err := c.ask(e.ctx)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
 		encoder := json.NewEncoder(e.stdout)
-		if !c.Watch {
-			encoder.SetIndent("", "  ")
-		}
+		encoder.SetIndent("", "  ")
 		err = encoder.Encode(answer)
 	} else {
-		err = answer.print(e.stdout, time.Now())
+		err = answer.print(e.stdout, time.Now(), nil)
 	}
 	if err == nil && !answer.Ready {
 		return errCheckFailed

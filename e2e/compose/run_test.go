@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -94,6 +95,12 @@ func TestTheServicesWorkTogether(t *testing.T) {
 		return nil
 	})
 
+	if code, body := scrapes(t, admin, adminToken); code != http.StatusOK || !strings.Contains(body, "walrelay_ready 1\n") {
+		t.Errorf("/metrics with the token = %d, want 200 and walrelay_ready 1:\n%s", code, body)
+	}
+	if code, _ := scrapes(t, admin, ""); code != http.StatusUnauthorized {
+		t.Errorf("/metrics without the token = %d, want 401", code)
+	}
 	conn, err := pgx.Connect(t.Context(), postgres.URL("shop"))
 	if err != nil {
 		t.Fatal(err)
