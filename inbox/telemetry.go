@@ -64,7 +64,8 @@ func newTelemetry(cfg Config) (*telemetry, error) {
 	t.cleaning, errs[4] = m.Float64Histogram("walrelay.inbox.receipts.deletion.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time of one round of deleting old receipts, its pauses included."))
 	t.latency, errs[5] = m.Float64Histogram("walrelay.inbox.latency", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(
-		0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 43200),
+		0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 43200,
+	),
 		metric.WithDescription("Time from the commit of an event to the commit of its effect: the database's clock against this one."))
 	t.pending, errs[6] = m.Int64ObservableGauge("walrelay.inbox.pending", metric.WithUnit("{message}"),
 		metric.WithDescription("Messages of the stream that the consumer was not given yet: its lag. Absent when not known."))

@@ -227,7 +227,7 @@ func unshown() []string {
 		"walrelay_build_info", "walrelay_stream_info", "walrelay_commit_to_stored_seconds_sum", "walrelay_commit_to_stored_seconds_count",
 		"walrelay_in_flight_bytes", "walrelay_slot_active", "walrelay_slot_looked_at_timestamp_seconds",
 		"walrelay_state_since_timestamp_seconds", "walrelay_stalled", "walrelay_stream_flowing", "walrelay_stream_last_sequence", "walrelay_stream_mark_met",
-		"walrelay_stream_refuses_when_full", "walrelay_stream_stored_timestamp_seconds", "walrelay_retention_deleted_rows_total",
+		"walrelay_stream_refuses_when_full", "walrelay_stream_stored_timestamp_seconds",
 	}
 }
 

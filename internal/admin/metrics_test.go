@@ -127,7 +127,7 @@ func known() walrelay.Status {
 	st.DeadLetters.Open, st.DeadLetters.ByReason = 3, map[string]int{"too_large": 2, "id in use": 1}
 	st.Gaps = &walrelay.GapsStatus{LookedAt: st.At, Open: []walrelay.GapStatus{{Kind: "slot"}, {Kind: "stream"}, {Kind: "slot"}}}
 	st.Jobs = make([]walrelay.JobStatus, 1)
-	st.Retention = &walrelay.RetentionStatus{LookedAt: st.At, Deleted: 8, Seconds: 0.5, BacklogSeconds: 60}
+	st.Retention = &walrelay.RetentionStatus{LookedAt: st.At, Deleted: 8, Dropped: 2, Seconds: 0.5, BacklogSeconds: 60, PartitionsUntil: time.Unix(1_700_000_003, 0)}
 	st.Streams[0].StoredAt = time.Unix(1_700_000_002, 0)
 	st.Streams[0].Fill = &walrelay.FillStatus{LookedAt: st.At, Messages: 5, Bytes: 800, MaxMessages: 50, MaxBytes: 1000}
 	st.Counters = walrelay.Counters{
@@ -145,7 +145,7 @@ func asked() []string {
 		"walrelay_slot_catalog_xmin_age_transactions 77", `walrelay_slot_wal_status{status="reserved"} 1`, `walrelay_slot_wal_status{status="lost"} 0`,
 		"walrelay_dead_letters_open 3", `walrelay_dead_letters_open_by_reason{reason="id in use"} 1`, "walrelay_gaps_open 3",
 		`walrelay_gaps_open_by_kind{kind="slot"} 2`, "walrelay_jobs_open 1", "walrelay_retention_backlog_seconds 60",
-		"walrelay_retention_duration_seconds 0.5", `walrelay_stream_fill_ratio{stream="SHOP"} 0.8`, `walrelay_stream_messages{stream="SHOP"} 5`,
+		"walrelay_retention_duration_seconds 0.5", "walrelay_partitions_until_timestamp_seconds 1.700000003e+09", `walrelay_stream_fill_ratio{stream="SHOP"} 0.8`, `walrelay_stream_messages{stream="SHOP"} 5`,
 		`walrelay_stream_bytes{stream="SHOP"} 800`, `walrelay_stream_refuses_when_full{stream="SHOP"} 0`,
 	}
 }
