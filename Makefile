@@ -31,7 +31,7 @@ help: ## Show this
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-11s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 .PHONY: deps
-deps: compiler node pgbouncer postgres ## Install what the tests need: PostgreSQL, PgBouncer, a C compiler, Node
+deps: compiler node pgbouncer promtool chromium postgres ## Install what the tests need: PostgreSQL, PgBouncer, promtool, Chromium, a C compiler, Node
 
 # The race detector is linked by cgo.
 .PHONY: compiler
@@ -71,6 +71,32 @@ pgbouncer:
 		echo "installing pgbouncer with apt-get"; \
 		apt-get update -qq && \
 		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends pgbouncer >/dev/null; \
+	fi
+
+# Judges the metrics, the alerts and the dashboard's queries.
+.PHONY: promtool
+promtool:
+	@if ! command -v promtool >/dev/null; then \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "make: some tests need promtool (Debian: prometheus)" >&2; \
+			exit 1; \
+		fi; \
+		echo "installing prometheus with apt-get, for promtool"; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends prometheus >/dev/null; \
+	fi
+
+# Opens the status page.
+.PHONY: chromium
+chromium:
+	@if ! command -v chromium >/dev/null; then \
+		if [ "$$(id -u)" != 0 ] || ! command -v apt-get >/dev/null; then \
+			echo "make: some tests need Chromium (Debian: chromium)" >&2; \
+			exit 1; \
+		fi; \
+		echo "installing chromium with apt-get"; \
+		apt-get update -qq && \
+		DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends chromium >/dev/null; \
 	fi
 
 .PHONY: postgres
@@ -133,3 +159,7 @@ check: lint test ## All that has to pass before a change is shared
 .PHONY: demo
 demo: postgres ## Watch orders survive crashes, on throw-away servers
 	$(GO) run ./cmd/walrelay demo
+
+.PHONY: demo-page
+demo-page: postgres ## Watch a relay's status page, until Ctrl-C
+	$(GO) run ./cmd/walrelay demo --page

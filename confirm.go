@@ -57,6 +57,7 @@ func (s *session) confirmLoop(ctx context.Context) error {
 		if err := c.cover(ctx, false); err != nil {
 			return ended(ctx, "write the witness", err)
 		}
+		s.progress.note(s.received.Load(), s.r.count.stored.Load(), max(c.safe, c.covered), s.r.now())
 		if now || c.covered > c.sent || time.Since(c.sentAt) >= interval {
 			if err := c.send(); err != nil {
 				return ended(ctx, "confirm", err)

@@ -195,7 +195,7 @@ func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDe
 // recordGap notes a gap. Nothing is proven while one is open.
 func (s *session) recordGap(ctx context.Context, g witness.Gap, with func(context.Context, pgx.Tx) error) error {
 	s.gapOpen.Store(true)
-	s.r.count.gaps.Add(1)
+	s.r.count.gap(g.Kind)
 	s.log.ErrorContext(ctx, "gap found", slog.String("kind", g.Kind), slog.String("stream", g.Stream), slog.Int64("events", g.Events),
 		slog.String("from", g.From), slog.String("to", g.To))
 	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {

@@ -17,7 +17,7 @@ const inspectEvery = 10 * time.Second
 // taken out of the publication is silent in the stream, and so is a missing
 // publication on PostgreSQL 18: the rows just pass.
 func (s *session) inspectLoop(ctx context.Context) error {
-	tick := time.NewTicker(inspectEvery)
+	tick := time.NewTicker(s.r.looks)
 	defer tick.Stop()
 	for {
 		if err := s.look(ctx); err != nil {
@@ -38,7 +38,11 @@ func (s *session) look(ctx context.Context) error {
 		if err != nil {
 			return err
 		}
-		s.slotInfo.Store(&slotSeen{Info: info, at: time.Now()})
+		now := s.r.now()
+		s.slotInfo.Store(&slotSeen{Info: info, at: now})
+		if info.Exists {
+			s.progress.seen(info.ServerWALEnd, now)
+		}
 		s.countLetters(ctx, conn)
 		s.lookAsked(ctx, conn)
 		if _, err = checkTables(ctx, conn, s.cfg); err != nil {

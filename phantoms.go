@@ -136,7 +136,7 @@ func (s *session) listPhantoms(ctx context.Context, st *stream, found []phantom,
 	if err != nil || id == 0 {
 		return err
 	}
-	s.r.count.gaps.Add(1)
+	s.r.count.gap(witness.GapPhantom)
 	const shown = 10
 	s.log.ErrorContext(ctx, "the stream holds events that the promoted database never had; all of them are listed in walrelay.gap",
 		slog.Int64("gap", id), slog.String("stream", st.name), slog.Int("events", len(found)), slog.String("from", gap.From), slog.String("to", gap.To),

@@ -340,7 +340,7 @@ func (r *reader) publish(ctx context.Context) error {
 	s.r.count.published.Add(1)
 	// The publisher writes the id itself; it stands first among the headers.
 	routed := &r.routed.Message
-	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table}
+	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table, CommittedAt: r.row.CommittedAt}
 	if st.Shared {
 		m.Key = aggregateKey(&r.routed.Event)
 	}

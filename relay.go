@@ -29,6 +29,8 @@ type Relay struct {
 	count counters
 
 	streams []string // that the routes name
+	now     func() time.Time
+	looks   time.Duration // between two looks at slot and streams
 
 	mu      sync.Mutex
 	current *session               // nil between sessions
@@ -55,7 +57,7 @@ func New(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{cfg: cfg, log: log, state: newStateBox(log), streams: routes.Streams(), acked: map[string]dedup.Known{}}, nil
+	return &Relay{cfg: cfg, log: log, state: newStateBox(log), now: time.Now, looks: inspectEvery, streams: routes.Streams(), acked: map[string]dedup.Known{}}, nil
 }
 
 // Run relays until ctx ends, then waits for what is in flight (at most

@@ -91,7 +91,7 @@ func (s *session) retainLoop(ctx context.Context) error {
 		if ctx.Err() == nil && errors.Is(err, witness.ErrSessionLost) {
 			return err
 		}
-		status := RetentionStatus{LookedAt: time.Now(), Deleted: uint64(run.Deleted), Seconds: time.Since(began).Seconds(), Kept: run.Kept} //nolint:gosec // a count
+		status := RetentionStatus{LookedAt: s.r.now(), Deleted: uint64(run.Deleted), Seconds: time.Since(began).Seconds(), Kept: run.Kept} //nolint:gosec // a count
 		status.Dropped, status.PartitionsUntil = uint64(len(run.Partitions)), run.until
 		status.BacklogSeconds = run.backlog.Seconds()
 		if err != nil && ctx.Err() == nil {

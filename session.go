@@ -63,6 +63,7 @@ type session struct {
 	broken    atomic.Pointer[error]
 	cancel    atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
 	slotInfo  atomic.Pointer[slotSeen]
+	progress  progress
 	lookNow   chan struct{} // slot and publication are to be looked at
 	jobsNow   chan struct{} // something was asked for
 
@@ -136,6 +137,7 @@ func (s *session) run(ctx context.Context) error {
 	s.spawn(func() error { return s.confirmLoop(background) })
 	s.spawn(func() error { return s.inspectLoop(background) })
 	s.spawn(func() error { return s.pauseLoop(background) })
+	s.spawn(func() error { return s.fillLoop(background) })
 	var halted error // why the reading ended where the rest is in order
 	s.spawn(func() error {
 		defer stopBackground()
@@ -208,13 +210,15 @@ func (s *session) list() []*stream {
 }
 
 // stored is told by the publishers, in the stream's order.
-func (s *session) stored(tx uint64, n int) {
-	if tx >= asideTx {
-		s.aside(tx, n, false)
+func (s *session) stored(run publish.StoredRun) {
+	if run.Tx >= asideTx {
+		s.aside(run.Tx, run.N, false)
 		return
 	}
-	s.r.count.stored.Add(uint64(n)) //nolint:gosec // a count
-	s.settle(tx, n)
+	s.r.count.stored.Add(uint64(run.N))          //nolint:gosec // a count
+	s.r.count.storedBytes.Add(uint64(run.Bytes)) //nolint:gosec // a count
+	s.r.count.latency.add(run.Age, run.N)
+	s.settle(run.Tx, run.N)
 }
 
 // settle tells the ledger that n events of a transaction are stored or

@@ -3,6 +3,7 @@ package walrelay
 import (
 	"context"
 	"fmt"
+	"maps"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -17,6 +18,7 @@ import (
 // Status is what a relay says of itself at one moment. What is not known now is
 // left out: nil, or the zero time.
 type Status struct {
+	At          time.Time `json:"at"` // the moment, by the relay's clock
 	Source      string    `json:"source"`
 	Slot        string    `json:"slot"`
 	Publication string    `json:"publication"`
@@ -33,11 +35,20 @@ type Status struct {
 	LagBytes *int64 `json:"lag_bytes,omitempty"`
 	// LagSeconds is the age of the oldest event that was received and is not
 	// stored, 0 when there is none. It may be a second too high.
-	LagSeconds  *float64       `json:"lag_seconds,omitempty"`
-	SlotState   *SlotStatus    `json:"slot_state,omitempty"`
-	NATS        NATSStatus     `json:"nats"`
-	Streams     []StreamStatus `json:"streams"`
-	DeadLetters *DeadLetters   `json:"dead_letters,omitempty"`
+	LagSeconds *float64 `json:"lag_seconds,omitempty"`
+	// BehindSeconds is how long ago the server's WAL, which is looked at every
+	// ten seconds, ended at what the relay is not done with; 0 when it is done
+	// with all that was seen. It rises also where the slot sends nothing.
+	BehindSeconds *float64 `json:"behind_seconds,omitempty"`
+	// StalledSince is set while the relay holds the slot and waits for nothing
+	// that it knows of, and yet nothing is received, stored or confirmed for a
+	// minute though there is something to do.
+	StalledSince time.Time      `json:"stalled_since,omitzero"`
+	Latency      LatencyStatus  `json:"latency"`
+	SlotState    *SlotStatus    `json:"slot_state,omitempty"`
+	NATS         NATSStatus     `json:"nats"`
+	Streams      []StreamStatus `json:"streams"`
+	DeadLetters  *DeadLetters   `json:"dead_letters,omitempty"`
 	// Gaps are known once they were looked at, as are Jobs: what is asked for
 	// or running.
 	Gaps *GapsStatus `json:"gaps,omitempty"`
@@ -65,7 +76,60 @@ func (s *Status) NotReady() string {
 			return fmt.Sprintf("stream %q: %s", st.Name, reasoned(st.State, st.Reason))
 		}
 	}
+	if !s.StalledSince.IsZero() {
+		return fmt.Sprintf("stalled: nothing was received, stored or confirmed for %v, though there is something to do; "+
+			"look at what the walsender of slot %q does in pg_stat_activity", s.At.Sub(s.StalledSince).Round(time.Second), s.Slot)
+	}
 	return ""
+}
+
+// A Phase says in a word what an operator is to make of a status.
+type Phase string
+
+// Five phases are the states of those names. PhaseWaiting is that state too, and
+// a stream that waits while the others flow.
+const (
+	PhaseStarting Phase = "starting"
+	PhaseStandby  Phase = "standby"
+	PhaseHalted   Phase = "halted"
+	PhaseStopping Phase = "stopping"
+	PhaseStopped  Phase = "stopped"
+	PhaseWaiting  Phase = "waiting"
+	// PhaseStalled says that nothing moves, and that the relay does not know why.
+	PhaseStalled Phase = "stalled"
+	// PhaseDelivering says that events are stored, PhaseIdle that there are none
+	// and that everything is in place. Only these two are ready.
+	PhaseDelivering Phase = "delivering"
+	PhaseIdle       Phase = "idle"
+)
+
+// idleAfter is how long after its last event a relay with nothing to do is
+// idle.
+const idleAfter = 10 * time.Second
+
+// Phase gives it.
+func (s *Status) Phase() Phase {
+	if s.State != StateRelaying {
+		return Phase(s.State)
+	}
+	newest, busy := time.Time{}, s.LagSeconds != nil && *s.LagSeconds > 0
+	for i := range s.Streams {
+		st := &s.Streams[i]
+		if !st.Flowing {
+			return PhaseWaiting
+		}
+		busy = busy || st.InFlight > 0 || st.Queued > 0
+		if st.StoredAt.After(newest) {
+			newest = st.StoredAt
+		}
+	}
+	switch {
+	case !s.StalledSince.IsZero():
+		return PhaseStalled
+	case busy || s.At.Sub(newest) < idleAfter:
+		return PhaseDelivering
+	}
+	return PhaseIdle
 }
 
 // obstacle is what NATS has to do with it: a relay that waits for the end of its
@@ -121,8 +185,10 @@ type NATSStatus struct {
 
 // StreamStatus is the state of one stream.
 type StreamStatus struct {
-	Name      string `json:"name"`
-	Mechanism string `json:"mechanism"` // chain, or lanes on a stream that others write to
+	Name string `json:"name"`
+	// Fill is nil where it is not known.
+	Fill      *FillStatus `json:"fill,omitempty"`
+	Mechanism string      `json:"mechanism"` // chain, or lanes on a stream that others write to
 	// MarkMet says whether all that the stream held at the start of the
 	// session has been recognised among what the slot sends again.
 	MarkMet bool `json:"mark_met"`
@@ -166,18 +232,22 @@ type Counters struct {
 	Rows         uint64  `json:"rows"`      // inserts that the slot sent, of whatever table
 	Published    uint64  `json:"published"` // events handed to a stream
 	Stored       uint64  `json:"stored"`
-	Passed       uint64  `json:"passed"`     // events that were in the stream already
-	Refused      uint64  `json:"refused"`    // events recorded as dead letters
-	Left         uint64  `json:"left"`       // events left to a later session, since their stream was in trouble
-	Skipped      uint64  `json:"skipped"`    // events whose route says skip
-	NotOutbox    uint64  `json:"not_outbox"` // inserts of tables that are no outbox
-	Updates      uint64  `json:"updates"`    // updates of an outbox, which are no events
-	Deletes      uint64  `json:"deletes"`    // likewise deletes
-	Truncates    uint64  `json:"truncates"`  // likewise truncates
+	StoredBytes  uint64  `json:"stored_bytes"` // of the bodies of those
+	Passed       uint64  `json:"passed"`       // events that were in the stream already
+	Refused      uint64  `json:"refused"`      // events recorded as dead letters
+	Left         uint64  `json:"left"`         // events left to a later session, since their stream was in trouble
+	Skipped      uint64  `json:"skipped"`      // events whose route says skip
+	NotOutbox    uint64  `json:"not_outbox"`   // inserts of tables that are no outbox
+	Updates      uint64  `json:"updates"`      // updates of an outbox, which are no events
+	Deletes      uint64  `json:"deletes"`      // likewise deletes
+	Truncates    uint64  `json:"truncates"`    // likewise truncates
 	Sessions     uint64  `json:"sessions"`
 	Gaps         uint64  `json:"gaps"`   // gaps that were found
 	Healed       uint64  `json:"healed"` // events published to heal gaps
 	Retries      Retries `json:"retries"`
+	Answers      Answers `json:"answers"`
+	// GapsByKind divides Gaps.
+	GapsByKind map[string]uint64 `json:"gaps_by_kind,omitempty"`
 }
 
 // Retries count what made messages be sent again, over all streams.
@@ -189,6 +259,22 @@ type Retries struct {
 	Denied        uint64 `json:"denied"`
 	Environment   uint64 `json:"environment"` // other refusals that an operator or time can mend
 	Resyncs       uint64 `json:"resyncs"`     // times that sending began anew
+}
+
+// Answers count what became of messages that were sent, over all streams: also
+// of those that are not live.
+type Answers struct {
+	Acknowledged uint64 `json:"acknowledged"`
+	Found        uint64 `json:"found"`      // a resync found them stored
+	Duplicates   uint64 `json:"duplicates"` // the stream had seen the id
+	Refused      uint64 `json:"refused"`    // for good: they became dead letters
+}
+
+func (a *Answers) add(c *publish.Counters) {
+	a.Acknowledged += c.Acks
+	a.Found += c.Found
+	a.Duplicates += c.Duplicates
+	a.Refused += c.Refused
 }
 
 func (r *Retries) add(c *publish.Counters) {
@@ -203,7 +289,9 @@ func (r *Retries) add(c *publish.Counters) {
 
 type counters struct {
 	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
-	updates, deletes, truncates, sessions, left, healed, gaps atomic.Uint64
+	updates, deletes, truncates, sessions, left, healed, storedBytes atomic.Uint64
+
+	latency latencies
 
 	ages     ages
 	letters  atomic.Pointer[DeadLetters]
@@ -211,14 +299,37 @@ type counters struct {
 	retained retained
 
 	mu      sync.Mutex
-	retries Retries        // of the sessions that are over
-	streams []StreamStatus // as the last session left them
+	retries Retries           // of the sessions that are over
+	answers Answers           // likewise
+	gaps    map[string]uint64 // by kind
+	streams []StreamStatus    // as the last session left them
+}
+
+// gap counts one that was found.
+func (c *counters) gap(kind string) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.gaps == nil {
+		c.gaps = map[string]uint64{}
+	}
+	c.gaps[kind]++
 }
 
 func (c *counters) read() Counters {
+	n := c.readAtomics()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	n.Retries, n.Answers, n.GapsByKind = c.retries, c.answers, maps.Clone(c.gaps)
+	for _, found := range c.gaps {
+		n.Gaps += found
+	}
+	return n
+}
+
+func (c *counters) readAtomics() Counters {
 	return Counters{
 		Transactions: c.transactions.Load(), Rows: c.rows.Load(), Published: c.published.Load(), Stored: c.stored.Load(),
-		Gaps: c.gaps.Load(), Healed: c.healed.Load(), Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
+		StoredBytes: c.storedBytes.Load(), Healed: c.healed.Load(), Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
 		Updates: c.updates.Load(), Deletes: c.deletes.Load(), Truncates: c.truncates.Load(), Sessions: c.sessions.Load(),
 	}
 }
@@ -229,8 +340,9 @@ func (c *counters) read() Counters {
 func (r *Relay) Status() Status {
 	state, reason, since := r.state.get()
 	st := Status{
+		At: r.now(), Latency: r.count.latency.read(),
 		Source: r.cfg.Source, Slot: r.cfg.Slot, Publication: r.cfg.Publication,
-		State: state, Reason: reason, Since: since, Counters: r.count.read(), DeadLetters: r.count.letters.Load(),
+		State: state, Reason: reason, Since: since, DeadLetters: r.count.letters.Load(),
 		Retention: r.count.retained.read(),
 	}
 	if asked := r.count.asked.Load(); asked != nil {
@@ -239,8 +351,8 @@ func (r *Relay) Status() Status {
 	r.mu.Lock()
 	s, conn := r.current, r.conn
 	st.LastError, st.LastErrorAt = r.lastErr, r.lastEnd
+	st.Counters = r.count.read() // of the same sessions as the streams
 	r.count.mu.Lock()
-	st.Counters.Retries = r.count.retries
 	st.Streams = append([]StreamStatus{}, r.count.streams...)
 	r.count.mu.Unlock()
 	r.mu.Unlock()
@@ -263,7 +375,7 @@ func (r *Relay) Status() Status {
 	if at, some := r.count.ages.oldest(); some || state == StateRelaying {
 		age := 0.0
 		if some {
-			age = max(0, time.Since(at).Seconds()) // the database's clock may be ahead of ours
+			age = max(0, st.At.Sub(at).Seconds()) // the database's clock may be ahead of ours
 		}
 		st.LagSeconds = &age
 	}
@@ -289,9 +401,18 @@ func (s *session) status(to *Status) {
 		}
 		to.LagBytes = optional(between(max(confirmed, seen.Confirmed), max(seen.ServerWALEnd, lsn(&s.received))))
 	}
-	if list := s.streamStatus(&to.Counters.Retries); len(list) > 0 {
+	if list := s.streamStatus(&to.Counters.Retries, &to.Counters.Answers); len(list) > 0 {
 		to.Streams = list
 	}
+	if to.State != StateRelaying || to.SlotState == nil {
+		return
+	}
+	since, stalled := s.progress.behind(to.At)
+	age := 0.0
+	if !since.IsZero() {
+		age = max(0, to.At.Sub(since).Seconds())
+	}
+	to.BehindSeconds, to.StalledSince = &age, stalled
 }
 
 // began notes the age of a transaction.
@@ -303,17 +424,18 @@ func (s *session) began(commit envelope.LSN, at time.Time) {
 	s.r.count.ages.received(commit, at)
 }
 
-// streamStatus gives the streams' states and adds their retries.
-func (s *session) streamStatus(retries *Retries) []StreamStatus {
+// streamStatus gives the streams' states and adds their retries and answers.
+func (s *session) streamStatus(retries *Retries, answers *Answers) []StreamStatus {
 	var list []StreamStatus
 	for _, st := range s.list() {
 		p := st.pub.Status()
 		retries.add(&p.Counters)
+		answers.add(&p.Counters)
 		one := StreamStatus{
 			Name: st.name, Mechanism: st.mechanism(), MarkMet: st.met.Load(), Behind: st.behind.Load(),
 			State: p.State.String(), Flowing: p.Healthy(), Reason: p.Reason, Since: p.Since,
 			InFlight: p.InFlight, Queued: p.Queued, Bytes: p.Bytes, LastSequence: p.LastSeq, StoredAt: p.StoredAt,
-			UnacknowledgedSince: p.UnacknowledgedSince, Attempts: p.Attempts, LastError: p.LastError, LastErrorAt: p.LastErrorAt,
+			Fill: st.fill.Load(), UnacknowledgedSince: p.UnacknowledgedSince, Attempts: p.Attempts, LastError: p.LastError, LastErrorAt: p.LastErrorAt,
 		}
 		if !p.Position.IsZero() {
 			one.Position = p.Position.String()
@@ -330,14 +452,14 @@ func (s *session) streamStatus(retries *Retries) []StreamStatus {
 func (c *counters) leftBy(s *session) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	list := s.streamStatus(&c.retries)
+	list := s.streamStatus(&c.retries, &c.answers)
 	if len(list) == 0 {
 		return
 	}
 	for i := range list {
 		st := &list[i]
 		st.State, st.Flowing, st.MarkMet, st.Reason = publish.StateStopped.String(), false, false, ""
-		st.InFlight, st.Queued, st.Bytes, st.UnacknowledgedSince = 0, 0, 0, time.Time{}
+		st.InFlight, st.Queued, st.Bytes, st.UnacknowledgedSince, st.Fill = 0, 0, 0, time.Time{}, nil
 	}
 	c.streams = list
 }
@@ -350,7 +472,7 @@ func (s *session) countLetters(ctx context.Context, conn *pgx.Conn) {
 		s.r.count.letters.Store(nil)
 		return
 	}
-	found := &DeadLetters{LookedAt: time.Now(), ByReason: open}
+	found := &DeadLetters{LookedAt: s.r.now(), ByReason: open}
 	for _, n := range open {
 		found.Open += n
 	}

@@ -20,10 +20,15 @@ type GapsStatus struct {
 	Newest *GapStatus  `json:"newest,omitempty"`
 }
 
+// GapKinds are the values of [GapStatus.Kind].
+func GapKinds() []string {
+	return []string{witness.GapSlot, witness.GapStream, witness.GapNewStream, witness.GapUnseen, witness.GapDisplaced, witness.GapPhantom}
+}
+
 // A GapStatus is one gap.
 type GapStatus struct {
 	ID      int64     `json:"id"`
-	Kind    string    `json:"kind"`  // slot, stream, new-stream, unseen or displaced
+	Kind    string    `json:"kind"`  // see GapKinds
 	State   string    `json:"state"` // open, healed or accepted
 	Stream  string    `json:"stream,omitempty"`
 	From    string    `json:"from,omitempty"` // positions or LSNs; empty: not known
@@ -56,7 +61,10 @@ const statusGaps = 100
 // Asked reads what a source has to heal and to do. It is for who has no relay
 // to ask.
 func Asked(ctx context.Context, conn *pgx.Conn, schema, source string) (*GapsStatus, []JobStatus, error) {
-	now := time.Now()
+	return askedAt(ctx, conn, schema, source, time.Now())
+}
+
+func askedAt(ctx context.Context, conn *pgx.Conn, schema, source string, now time.Time) (*GapsStatus, []JobStatus, error) {
 	gaps := &GapsStatus{LookedAt: now, Open: []GapStatus{}}
 	open, err := witness.OpenGaps(ctx, conn, schema, source)
 	if err != nil {
@@ -105,7 +113,7 @@ type askedStatus struct {
 
 // lookAsked asks for gaps and jobs. Not to know them does no harm.
 func (s *session) lookAsked(ctx context.Context, conn *pgx.Conn) {
-	gaps, jobs, err := Asked(ctx, conn, s.cfg.Schema, s.cfg.Source)
+	gaps, jobs, err := askedAt(ctx, conn, s.cfg.Schema, s.cfg.Source, s.r.now())
 	if err != nil {
 		s.r.count.asked.Store(nil)
 		return

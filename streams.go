@@ -34,6 +34,7 @@ type stream struct {
 	met  atomic.Bool
 	// limit is what the stream's settings keep us from promising; nil: nothing.
 	limit atomic.Pointer[string]
+	fill  atomic.Pointer[FillStatus]  // nil: not known
 	base  dedup.Known                 // the stream's end at the start
 	told  atomic.Pointer[dedup.Known] // the same as the witness may have it
 	from  atomic.Uint64               // of a shared stream, see dedup.Known

@@ -116,7 +116,7 @@ func publishReady(ctx context.Context, broker, source string, rows, size int) er
 		return err
 	}
 	defer conn.Close()
-	s := publish.New(conn, publish.Config{Stream: strings.ToUpper(source), Source: source, Stored: func(uint64, int) {}})
+	s := publish.New(conn, publish.Config{Stream: strings.ToUpper(source), Source: source, Stored: func(publish.StoredRun) {}})
 	tail, err := s.Tail(ctx)
 	if err != nil {
 		return err

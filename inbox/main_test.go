@@ -133,6 +133,7 @@ func event(id, aggregate string, n int) *nats.Msg {
 	m.Header[envelope.HeaderAggregateType] = []string{"order"}
 	m.Header[envelope.HeaderAggregateID] = []string{aggregate}
 	m.Header[envelope.HeaderEventType] = []string{"placed"}
+	m.Header[envelope.HeaderCommittedAt] = []string{time.Now().UTC().Format(time.RFC3339Nano)}
 	m.Data = []byte(`{"n": ` + strconv.Itoa(n) + `}`)
 	return m
 }

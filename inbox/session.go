@@ -90,6 +90,7 @@ func (s *session) run(ctx context.Context) (err error) {
 	busy.Add(1)
 	g.Go(func() error { defer busy.Done(); return s.requeue(intake, work) })
 	g.Go(func() error { return s.clean(intake) })
+	g.Go(func() error { return s.lag(intake) })
 	g.Go(func() error {
 		// First stop taking, then let what runs finish, then hang up.
 		defer func() {

@@ -29,6 +29,12 @@ type telemetry struct {
 	seconds  metric.Float64Histogram
 	cleaned  metric.Int64Counter
 	cleaning metric.Float64Histogram
+	latency  metric.Float64Histogram
+
+	// What is read while a session lasts, see session.lag.
+	metered                       bool
+	meter                         metric.Meter
+	pending, outstanding, waiting metric.Int64ObservableGauge
 }
 
 func newTelemetry(cfg Config) (*telemetry, error) {
@@ -45,7 +51,8 @@ func newTelemetry(cfg Config) (*telemetry, error) {
 		tracer:   tracer.Tracer(scope),
 	}
 	m := meter.Meter(scope)
-	var errs [5]error
+	t.metered, t.meter = cfg.Meter != nil, m
+	var errs [9]error
 	t.events, errs[0] = m.Int64Counter("walrelay.inbox.events", metric.WithUnit("{event}"),
 		metric.WithDescription("Events that a consumer is done with, by outcome."))
 	t.attempts, errs[1] = m.Int64Counter("walrelay.inbox.failures", metric.WithUnit("{attempt}"),
@@ -56,6 +63,16 @@ func newTelemetry(cfg Config) (*telemetry, error) {
 		metric.WithDescription("Receipts deleted because of their age."))
 	t.cleaning, errs[4] = m.Float64Histogram("walrelay.inbox.receipts.deletion.duration", metric.WithUnit("s"),
 		metric.WithDescription("Time of one round of deleting old receipts, its pauses included."))
+	t.latency, errs[5] = m.Float64Histogram("walrelay.inbox.latency", metric.WithUnit("s"), metric.WithExplicitBucketBoundaries(
+		0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300, 1800, 7200, 43200,
+	),
+		metric.WithDescription("Time from the commit of an event to the commit of its effect: the database's clock against this one."))
+	t.pending, errs[6] = m.Int64ObservableGauge("walrelay.inbox.pending", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages of the stream that the consumer was not given yet: its lag. Absent when not known."))
+	t.outstanding, errs[7] = m.Int64ObservableGauge("walrelay.inbox.outstanding", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages that the consumer was given and has not acknowledged. Absent when not known."))
+	t.waiting, errs[8] = m.Int64ObservableGauge("walrelay.inbox.waiting", metric.WithUnit("{message}"),
+		metric.WithDescription("Messages in this process that wait behind an event that failed."))
 	if err := errors.Join(errs[:]...); err != nil {
 		return nil, fmt.Errorf("make instruments: %w", err)
 	}
@@ -84,6 +101,13 @@ func (t *telemetry) start(ctx context.Context, m *Message) (context.Context, fun
 
 func (t *telemetry) done(ctx context.Context, o Outcome) {
 	t.events.Add(ctx, 1, metric.WithAttributes(t.consumer, attribute.String("outcome", o.String())))
+}
+
+// applied notes how late an effect is.
+func (t *telemetry) applied(ctx context.Context, m *Message) {
+	if !m.CommittedAt.IsZero() {
+		t.latency.Record(ctx, max(0, time.Since(m.CommittedAt).Seconds()), metric.WithAttributes(t.consumer))
+	}
 }
 
 func (t *telemetry) failed(ctx context.Context) {

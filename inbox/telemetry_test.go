@@ -113,8 +113,12 @@ func sums(t *testing.T, reader *sdkmetric.ManualReader, name string) map[string]
 				for _, p := range data.DataPoints {
 					add(p.Attributes, int64(p.Count))
 				}
+			case metricdata.Gauge[int64]:
+				for _, p := range data.DataPoints {
+					add(p.Attributes, p.Value)
+				}
 			default:
-				t.Errorf("%s is %T, want a sum or a histogram", name, data)
+				t.Errorf("%s is %T, want a sum, a gauge or a histogram", name, data)
 			}
 		}
 	}
@@ -150,6 +154,10 @@ func TestMetricsCountWhatBecameOfEvents(t *testing.T) {
 		"walrelay.inbox.failures":         {"": 3},
 		"walrelay.inbox.handler.duration": {"event_type=placed": 9},
 		"walrelay.inbox.receipts.deleted": {"": 7},
+		"walrelay.inbox.latency":          {"": 6},
+		"walrelay.inbox.pending":          {"messaging.destination.name=" + streamName: 0},
+		"walrelay.inbox.outstanding":      {"messaging.destination.name=" + streamName: 0},
+		"walrelay.inbox.waiting":          {"messaging.destination.name=" + streamName: 0},
 	} {
 		// An ack is sent a moment before it is counted.
 		envtest.Eventually(t, 10*time.Second, func() error {
@@ -161,5 +169,44 @@ func TestMetricsCountWhatBecameOfEvents(t *testing.T) {
 	}
 	if got := sums(t, reader, "walrelay.inbox.receipts.deletion.duration"); got[""] == 0 {
 		t.Error("no round of deleting receipts was timed")
+	}
+}
+
+// I10: what is left to do is told while it is known, and only then.
+func TestAConsumersLagIsToldWhileItConsumes(t *testing.T) {
+	t.Parallel()
+	w := newWorld(t)
+	reader := sdkmetric.NewManualReader()
+	cfg := w.config("billing")
+	cfg.Meter = sdkmetric.NewMeterProvider(sdkmetric.WithReader(reader))
+	for n := range 5 {
+		w.publish("a", n)
+	}
+	if got := sums(t, reader, "walrelay.inbox.pending"); len(got) > 0 {
+		t.Errorf("pending is %v before anybody was asked", got)
+	}
+	release := make(chan struct{})
+	stop := w.start(w.consumer("pgx", cfg, func(ctx context.Context, tx exec, e inbox.Event[payload]) error {
+		select {
+		case <-release:
+		case <-ctx.Done():
+		}
+		return apply(ctx, tx, e)
+	}))
+	left := "messaging.destination.name=" + streamName
+	envtest.Eventually(t, 10*time.Second, func() error {
+		pending, outstanding := sums(t, reader, "walrelay.inbox.pending"), sums(t, reader, "walrelay.inbox.outstanding")
+		if pending[left]+outstanding[left] != 5 {
+			return fmt.Errorf("pending %v and outstanding %v, want 5 together", pending, outstanding)
+		}
+		return nil
+	})
+	close(release)
+	w.settled("billing")
+	if err := stop(); err != nil {
+		t.Errorf("Run() = %v, want nil", err)
+	}
+	if got := sums(t, reader, "walrelay.inbox.pending"); len(got) > 0 {
+		t.Errorf("pending is %v after the consumer has stopped, want nothing", got)
 	}
 }

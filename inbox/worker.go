@@ -136,6 +136,7 @@ func (c *Consumer) tally(ctx context.Context, e *entry, o Outcome) {
 	switch o {
 	case Applied:
 		c.count.applied.Add(1)
+		c.tele.applied(ctx, e.Message)
 		if e.recovered {
 			c.count.recovered.Add(1)
 		}

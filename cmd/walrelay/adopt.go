@@ -11,6 +11,7 @@ import (
 	"time"
 
 	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/admin"
 )
 
 type adoptCmd struct {
@@ -89,7 +90,7 @@ func printAdoption(out io.Writer, a *walrelay.Adoption) {
 	fmt.Fprintf(out, "stream %s as the relay knows it: %s\n", oneLine(a.Stream), streamEnd(a.Known))
 	fmt.Fprintf(out, "stream %s as it is now: %s\n", oneLine(a.Stream), streamEnd(a.Now))
 	if a.UndeliveredBytes != nil {
-		fmt.Fprintf(out, "the slot goes on at %s; %s of WAL behind it are not delivered and will be\n", a.ConfirmedLSN, size(*a.UndeliveredBytes))
+		fmt.Fprintf(out, "the slot goes on at %s; %s of WAL behind it are not delivered and will be\n", a.ConfirmedLSN, admin.Size(*a.UndeliveredBytes))
 	} else {
 		fmt.Fprintln(out, "there is no slot: what was written since the newest proof is published from the table when the relay makes it")
 	}

@@ -11,6 +11,7 @@ type demoCmd struct {
 	Orders int  `help:"Orders of the longer run." default:"3000"`
 	JSON   bool `name:"json" help:"The same as data: one JSON object on standard output."`
 	Keep   bool `help:"Keep the servers and their folder until Ctrl-C."`
+	Page   bool `help:"In place of all that, a relay with its status page until Ctrl-C: busy, idle, and with NATS stopped in turn."`
 }
 
 // demoResult is what the demo found in the databases and streams.
@@ -57,7 +58,12 @@ func (c *demoCmd) Run(e *env) error {
 		return err
 	}
 	defer w.close()
-	fmt.Fprintf(progress, "PostgreSQL %d and JetStream are up. Every kill below is a SIGKILL of a process.\n\n", w.pg.Version())
+	fmt.Fprintf(progress, "PostgreSQL %d and JetStream are up.", w.pg.Version())
+	if c.Page {
+		fmt.Fprint(progress, "\n\n")
+		return c.page(e.ctx, progress, w)
+	}
+	fmt.Fprint(progress, " Every kill below is a SIGKILL of a process.\n\n")
 
 	var result demoResult
 	if !c.JSON {

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"strings"
+	"time"
 	"unicode/utf8"
 
 	"github.com/walrelay/walrelay"
@@ -24,6 +25,7 @@ func (c *doctorCmd) Run(e *env) error {
 	if err != nil {
 		return &usageError{err}
 	}
+	report.Checks = append(report.Checks, c.listener.examine(e.ctx, c.Source, time.Now())...)
 	for i := range report.Checks {
 		one := &report.Checks[i]
 		one.Value, one.Why, one.Fix = maskText(one.Value), maskText(one.Why), maskText(one.Fix)

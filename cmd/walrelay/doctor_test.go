@@ -4,8 +4,10 @@ import (
 	"encoding/json"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
 // Ports that nobody listens on.
@@ -73,5 +75,39 @@ NATS
 	b.Reset()
 	if err := printReport(&b, report, true); err != nil || !strings.Contains(b.String(), "why: floor") {
 		t.Errorf("printReport(verbose) = %v\n%s\nwant it to say why of all", err, b.String())
+	}
+}
+
+// A37.
+func TestDoctorLooksAtWhoMayAskTheRelay(t *testing.T) {
+	t.Parallel()
+	pair := envtest.Issue(t)(envtest.CA(t, "walrelay tests").Server("127.0.0.1"))
+	for name, c := range map[string]struct {
+		l       listener
+		check   string
+		verdict walrelay.Verdict
+		says    string
+	}{
+		"off":                  {listener{Admin: "off"}, "address", walrelay.VerdictWarn, "no alert is possible"},
+		"loopback":             {listener{Admin: "127.0.0.1:1"}, "address", walrelay.VerdictOK, "this machine only"},
+		"a token in the clear": {listener{Admin: ":1", AdminTokenFile: "/dev/null"}, "address", walrelay.VerdictWarn, "in the clear"},
+		"TLS":                  {listener{Admin: ":1", AdminTokenFile: "/dev/null", AdminTLSCert: pair.CertFile, AdminTLSKey: pair.KeyFile}, "address", walrelay.VerdictOK, "encrypted"},
+		"an hour to the end":   {listener{Admin: "127.0.0.1:1", AdminTLSCert: pair.CertFile, AdminTLSKey: pair.KeyFile}, "certificate", walrelay.VerdictWarn, "after that nobody can ask"},
+		"no certificate":       {listener{Admin: "127.0.0.1:1", AdminTLSCert: "/dev/null", AdminTLSKey: "/dev/null"}, "certificate", walrelay.VerdictFail, "PEM"},
+		"nobody listens there": {listener{Admin: "127.0.0.1:1"}, "relay", walrelay.VerdictUnknown, "none answers"},
+	} {
+		found := false
+		for _, check := range c.l.examine(t.Context(), "shop", time.Now()) {
+			if check.Name != c.check {
+				continue
+			}
+			found = true
+			if text := check.Value + check.Why + check.Fix; check.Verdict != c.verdict || !strings.Contains(text, c.says) {
+				t.Errorf("%s: %+v, want %s and %q", name, check, c.verdict, c.says)
+			}
+		}
+		if !found {
+			t.Errorf("%s: nothing is said of the %s", name, c.check)
+		}
 	}
 }

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/walrelay/walrelay/internal/admin"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
@@ -62,7 +63,7 @@ func (d *database) setPaused(e *env, pause, asJSON bool) error {
 	}
 	kept := ""
 	if info.Exists {
-		kept = ", " + size(info.RetainedBytes) + " now"
+		kept = ", " + admin.Size(info.RetainedBytes) + " now"
 	}
 	switch {
 	case pause && changed:

@@ -1,10 +1,8 @@
 package main
 
 import (
-	"context"
 	"errors"
 	"log/slog"
-	"net"
 	"os"
 	"runtime/debug"
 	"strings"
@@ -13,32 +11,12 @@ import (
 	"github.com/nats-io/nats.go"
 
 	"github.com/walrelay/walrelay"
-	"github.com/walrelay/walrelay/internal/admin"
 )
 
 // logging are the flags of every verb that logs.
 type logging struct {
 	LogLevel  slog.Level `help:"debug, info, warn or error." default:"info"`
 	LogFormat string     `help:"text, json, or auto: text on a terminal, JSON elsewhere." enum:"auto,text,json" default:"auto"`
-}
-
-// listener is the flag of every verb that serves or asks the admin listener.
-type listener struct {
-	Admin string `help:"Address of status, health and metrics; off for none. Nothing secret is there, and nothing that changes anything." placeholder:"HOST:PORT" default:"127.0.0.1:9640"`
-}
-
-func (l *listener) checkAdmin() error {
-	if l.Admin == "off" {
-		return nil
-	}
-	_, port, err := net.SplitHostPort(l.Admin)
-	if err == nil {
-		_, err = net.LookupPort("tcp", port) //nolint:noctx // a number or a name of /etc/services
-	}
-	if err != nil {
-		return &walrelay.ConfigError{Field: "Admin", Value: l.Admin, Reason: "use an address such as 127.0.0.1:9640, or off"}
-	}
-	return nil
 }
 
 // routing are the flags of every verb that needs to know which message is made
@@ -115,7 +93,7 @@ func (c *relaying) check() error {
 	if c.Shared && len(c.Streams.list) > 0 {
 		err = errors.Join(err, &walrelay.ConfigError{Field: "Shared", Reason: "is for --stream alone; write shared: true into --streams"})
 	}
-	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkAdmin(), c.checkTables())
+	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkListener(), c.checkTables())
 }
 
 // derived are the values of settings that follow from others.
@@ -163,23 +141,5 @@ func limitMemory(inFlight int) {
 	const rest = 32 << 20
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(int64(inFlight) + rest)
-	}
-}
-
-// serve begins to answer status and metrics. The function that it gives ends
-// that, after the relay: a relay that stops says so until its end.
-func (l *listener) serve(ctx context.Context, relay *walrelay.Relay, log *slog.Logger) (stop func()) {
-	if l.Admin == "off" {
-		return func() {}
-	}
-	ctx, cancel := context.WithCancel(context.WithoutCancel(ctx))
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		admin.Serve(ctx, l.Admin, admin.New(relay.Status, build()), log)
-	}()
-	return func() {
-		cancel()
-		<-done
 	}
 }

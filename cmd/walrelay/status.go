@@ -5,9 +5,6 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
-	"io"
-	"net"
-	"net/http"
 	"time"
 
 	"github.com/walrelay/walrelay"
@@ -49,46 +46,19 @@ func (c *statusCmd) check() error {
 
 // Run shows the status once, or again and again.
 func (c *statusCmd) Run(e *env) error {
-	if !c.Watch {
-		return c.once(e)
+	if c.Watch {
+		return c.watch(e)
 	}
-	tick := time.NewTicker(c.Every)
-	defer tick.Stop()
-	for {
-		if !c.JSON && isTerminal(e.stdout) {
-			fmt.Fprintf(e.stdout, "\x1b[H\x1b[2J")
-		}
-		err := c.once(e)
-		if e.ctx.Err() != nil {
-			return nil
-		}
-		if err != nil && !errors.Is(err, errCheckFailed) {
-			fmt.Fprintf(e.stdout, "%s  %s\n", time.Now().Format(time.TimeOnly), maskText(err.Error()))
-		}
-		if !c.JSON {
-			fmt.Fprintln(e.stdout)
-		}
-		select {
-		case <-e.ctx.Done():
-			return nil
-		case <-tick.C:
-		}
-	}
-}
-
-func (c *statusCmd) once(e *env) error {
 	answer, err := c.ask(e.ctx)
 	if err != nil {
 		return err
 	}
 	if c.JSON {
 		encoder := json.NewEncoder(e.stdout)
-		if !c.Watch {
-			encoder.SetIndent("", "  ")
-		}
+		encoder.SetIndent("", "  ")
 		err = encoder.Encode(answer)
 	} else {
-		err = answer.print(e.stdout, time.Now())
+		err = answer.print(e.stdout, time.Now(), nil)
 	}
 	if err == nil && !answer.Ready {
 		return errCheckFailed
@@ -100,7 +70,7 @@ func (c *statusCmd) once(e *env) error {
 func (c *statusCmd) ask(ctx context.Context) (*statusAnswer, error) {
 	noRelay := "--admin is off"
 	if c.Admin != "off" {
-		report, err := askAdmin(ctx, c.Admin)
+		report, err := c.askAdmin(ctx)
 		switch {
 		case err == nil && report.Source == c.Source:
 			return &statusAnswer{From: "admin", Ready: report.Ready, Relay: report}, nil
@@ -118,37 +88,4 @@ func (c *statusCmd) ask(ctx context.Context) (*statusAnswer, error) {
 		return nil, fmt.Errorf("%s; PostgreSQL instead: %w", noRelay, err)
 	}
 	return &statusAnswer{From: "postgresql", NoRelay: noRelay, Database: found}, nil
-}
-
-// askAdmin goes to the listener directly, whatever proxy the environment names.
-func askAdmin(ctx context.Context, addr string) (*admin.Report, error) {
-	host, port, err := net.SplitHostPort(addr)
-	if err != nil {
-		return nil, err
-	}
-	if ip := net.ParseIP(host); host == "" || ip != nil && ip.IsUnspecified() {
-		host = "127.0.0.1" // what a listener on all addresses means for those who ask
-	}
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Second)
-	defer cancel()
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://"+net.JoinHostPort(host, port)+"/status", nil)
-	if err != nil {
-		return nil, err
-	}
-	transport := &http.Transport{DisableKeepAlives: true}
-	response, err := transport.RoundTrip(request)
-	if err != nil {
-		return nil, err
-	}
-	defer response.Body.Close() //nolint:errcheck // read to its end, or given up
-	const longest = 8 << 20
-	body, err := io.ReadAll(io.LimitReader(response.Body, longest))
-	if err != nil {
-		return nil, err
-	}
-	var report admin.Report
-	if response.StatusCode != http.StatusOK || json.Unmarshal(body, &report) != nil || report.State == "" {
-		return nil, errors.New("something else than walrelay listens there")
-	}
-	return &report, nil
 }

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/admin"
 )
 
 // A page writes lines of a name and a text.
@@ -22,10 +23,14 @@ func (p *page) line(name, format string, args ...any) {
 	_, _ = fmt.Fprintf(p.w, "%s\t%s\n", name, fmt.Sprintf(format, args...)) // Flush tells
 }
 
-func (s *statusAnswer) print(out io.Writer, now time.Time) error {
+// print writes it for people; past is the last hour, where it is wanted.
+func (s *statusAnswer) print(out io.Writer, now time.Time, past []admin.Point) error {
 	p := &page{w: tabwriter.NewWriter(out, 0, 0, 2, ' ', 0), now: now}
 	if s.Relay != nil {
 		p.relay(&s.Relay.Status, s.Relay.NotReady)
+		p.way(s.Relay.Parts)
+		p.hour(past, now)
+		p.advice(s.Relay.Advice)
 	} else {
 		p.line("note", "%s; this is what PostgreSQL knows", s.NoRelay)
 		p.database(s.Database)
@@ -49,7 +54,7 @@ func (p *page) relay(s *walrelay.Status, notReady string) {
 		if !t.Active {
 			held = "not held"
 		}
-		p.line("slot", "%s, WAL %s, %s retained, %s", held, t.WALStatus, size(t.RetainedBytes), room(t.SafeBytes))
+		p.line("slot", "%s, WAL %s, %s retained, %s", held, t.WALStatus, admin.Size(t.RetainedBytes), room(t.SafeBytes))
 	} else {
 		p.line("slot", "not known now")
 	}
@@ -112,7 +117,7 @@ func (p *page) stream(s *walrelay.StreamStatus) {
 	if s.Position != "" {
 		at += " at position " + s.Position
 	}
-	p.line("stream "+s.Name, "%s, %s, %s; %d in flight, %d waiting, %s", s.Mechanism, s.State, at, s.InFlight, s.Queued, size(int64(s.Bytes)))
+	p.line("stream "+s.Name, "%s, %s, %s; %d in flight, %d waiting, %s", s.Mechanism, s.State, at, s.InFlight, s.Queued, admin.Size(int64(s.Bytes)))
 	if s.Limit != "" {
 		p.line("", "%s", s.Limit)
 	}
@@ -144,8 +149,8 @@ func (p *page) letters(byReason map[string]int) {
 func (p *page) database(d *databaseStatus) {
 	p.line("verdict", "%s", d.Verdict)
 	if s := d.Slot; s != nil {
-		p.line("slot", "%s, WAL %s, %s retained, %s", s.Name, s.WALStatus, size(s.RetainedBytes), room(s.SafeBytes))
-		p.line("lag", "%s behind, confirmed LSN %s", size(s.LagBytes), s.ConfirmedLSN)
+		p.line("slot", "%s, WAL %s, %s retained, %s", s.Name, s.WALStatus, admin.Size(s.RetainedBytes), room(s.SafeBytes))
+		p.line("lag", "%s behind, confirmed LSN %s", admin.Size(s.LagBytes), s.ConfirmedLSN)
 	}
 	if w := d.Witness; w != nil {
 		p.line("witness", "written %s by pid %d on %s, epoch %d, confirmed LSN %s", p.ago(w.UpdatedAt), w.PID, firstOf(w.Host, "an unknown host"), w.Epoch, w.ConfirmedLSN)
@@ -178,7 +183,7 @@ func (p *page) ago(t time.Time) string {
 func lag(s *walrelay.Status) string {
 	bytes, seconds := "bytes not known", "age of the oldest event not known"
 	if s.LagBytes != nil {
-		bytes = size(*s.LagBytes)
+		bytes = admin.Size(*s.LagBytes)
 	}
 	if s.LagSeconds != nil {
 		seconds = fmt.Sprintf("%.1f s (oldest event that is not stored)", *s.LagSeconds)
@@ -194,19 +199,5 @@ func room(safe *int64) string {
 	if safe == nil {
 		return "no limit set"
 	}
-	return size(*safe) + " before it is lost"
-}
-
-// size gives bytes for people.
-func size(n int64) string {
-	const step = 1024
-	if n < step {
-		return fmt.Sprintf("%d B", n)
-	}
-	v, unit := float64(n), 0
-	for v >= step && unit < 4 {
-		v /= step
-		unit++
-	}
-	return fmt.Sprintf("%.1f %ciB", v, "KMGT"[unit-1])
+	return admin.Size(*safe) + " before it is lost"
 }

@@ -157,7 +157,7 @@ func storeDir(t *testing.T) string {
 func TestImagesHaveVersions(t *testing.T) {
 	t.Parallel()
 	for name, s := range shipped(t).Services {
-		if s.Build == nil && !regexp.MustCompile(`^[\w/.-]+:\d`).MatchString(s.Image) {
+		if s.Build == nil && !regexp.MustCompile(`^[\w/.-]+:v?\d`).MatchString(s.Image) {
 			t.Errorf("service %s: image %q has no version", name, s.Image)
 		}
 	}

@@ -25,6 +25,8 @@ type service struct {
 	Environment map[string]string
 	NetworkMode string `json:"network_mode"`
 	Restart     string
+	Profiles    []string
+	Secrets     []struct{ Source string }
 	Ports       []struct {
 		HostIP    string `json:"host_ip"`
 		Published string

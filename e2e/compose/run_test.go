@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"net"
+	"net/http"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -23,9 +24,10 @@ import (
 )
 
 const (
-	password = "pass word"
-	token    = "0123" // nats-server would take it for a number
-	patience = 30 * time.Second
+	password   = "pass word"
+	token      = "0123" // nats-server would take it for a number
+	adminToken = "a-token-for-the-status-page"
+	patience   = 30 * time.Second
 )
 
 // A stage is where the services are played: real servers in place of the
@@ -52,7 +54,7 @@ func (s stage) command(t *testing.T, name string, args []string, env ...string) 
 func TestTheServicesWorkTogether(t *testing.T) {
 	services := shipped(t).Services
 	secrets := t.TempDir()
-	for name, value := range map[string]string{"postgres_password": password, "nats_token": token} {
+	for name, value := range map[string]string{"postgres_password": password, "nats_token": token, "admin_token": adminToken} {
 		if err := os.WriteFile(filepath.Join(secrets, name), []byte(value+"\n"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -93,6 +95,12 @@ func TestTheServicesWorkTogether(t *testing.T) {
 		return nil
 	})
 
+	if code, body := scrapes(t, admin, adminToken); code != http.StatusOK || !strings.Contains(body, "walrelay_ready 1\n") {
+		t.Errorf("/metrics with the token = %d, want 200 and walrelay_ready 1:\n%s", code, body)
+	}
+	if code, _ := scrapes(t, admin, ""); code != http.StatusUnauthorized {
+		t.Errorf("/metrics without the token = %d, want 401", code)
+	}
 	conn, err := pgx.Connect(t.Context(), postgres.URL("shop"))
 	if err != nil {
 		t.Fatal(err)

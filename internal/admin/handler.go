@@ -15,32 +15,29 @@ import (
 type Report struct {
 	walrelay.Status
 	// Ready says whether events are delivered, or would be if there were any;
-	// NotReady says why not.
-	Ready    bool   `json:"ready"`
-	NotReady string `json:"not_ready,omitempty"`
+	// NotReady says why not. Phase is the same in a word.
+	Ready    bool           `json:"ready"`
+	NotReady string         `json:"not_ready,omitempty"`
+	Phase    walrelay.Phase `json:"phase"`
+	// Parts are the stations of an event, and Advice what wants a person's
+	// attention, the worst first.
+	Parts  []Part   `json:"parts"`
+	Advice []Advice `json:"advice,omitempty"`
 }
 
 // NewReport adds the verdict to a status.
 func NewReport(st walrelay.Status) Report {
 	why := st.NotReady()
-	return Report{Status: st, Ready: why == "", NotReady: why}
+	return Report{Status: st, Ready: why == "", NotReady: why, Phase: st.Phase(), Parts: parts(&st), Advice: advise(&st)}
 }
 
-const index = `walrelay
-/status   what the relay does, as JSON
-/healthz  200 while the process is alive
-/readyz   200 while events are delivered or none are waiting, else 503 and why
-/metrics  for Prometheus
-`
-
-// New gives the handler. status is called once a request.
-func New(status func() walrelay.Status, build Build) http.Handler {
+// New gives the handler. status is called once a request, and past is what
+// /history tells; whoever made it lets it run.
+func New(status func() walrelay.Status, build Build, past *History) http.Handler {
 	mux := http.NewServeMux()
-	mux.HandleFunc("GET /{$}", func(w http.ResponseWriter, _ *http.Request) {
-		text(w, http.StatusOK, index)
-	})
+	mux.Handle("GET /{$}", newPage())
 	mux.HandleFunc("GET /status", func(w http.ResponseWriter, _ *http.Request) {
-		fresh(w, "application/json")
+		header(w, "application/json")
 		encoder := json.NewEncoder(w)
 		encoder.SetIndent("", "  ")
 		_ = encoder.Encode(NewReport(status())) // an error: the client has gone
@@ -49,24 +46,26 @@ func New(status func() walrelay.Status, build Build) http.Handler {
 		text(w, http.StatusOK, "alive\n")
 	})
 	mux.HandleFunc("GET /readyz", func(w http.ResponseWriter, _ *http.Request) {
-		if r := NewReport(status()); !r.Ready {
+		r := NewReport(status())
+		if !r.Ready {
 			text(w, http.StatusServiceUnavailable, fmt.Sprintf("not ready: %s\n", r.NotReady))
 			return
 		}
-		text(w, http.StatusOK, "ready\n")
+		text(w, http.StatusOK, fmt.Sprintf("ready: %s\n", r.Phase))
 	})
+	mux.Handle("GET /history", past)
 	mux.Handle("GET /metrics", promhttp.HandlerFor(registry(status, build), promhttp.HandlerOpts{}))
 	return mux
 }
 
 func text(w http.ResponseWriter, code int, body string) {
-	fresh(w, "text/plain; charset=utf-8")
+	header(w, "text/plain; charset=utf-8")
 	w.WriteHeader(code)
 	_, _ = io.WriteString(w, body) // an error: the client has gone
 }
 
-// fresh keeps answers out of caches: they are true for a moment.
-func fresh(w http.ResponseWriter, contentType string) {
+// header keeps answers out of caches: they are true for a moment.
+func header(w http.ResponseWriter, contentType string) {
 	w.Header().Set("Content-Type", contentType)
 	w.Header().Set("Cache-Control", "no-store")
 	w.Header().Set("X-Content-Type-Options", "nosniff")

@@ -12,15 +12,17 @@ import (
 // listenAgain is how often an address that cannot be had is tried again.
 const listenAgain = 2 * time.Second
 
-// Serve answers on addr until ctx ends, then hangs up. An address that cannot
-// be had is no reason to stop delivering: it is logged once and tried again.
-func Serve(ctx context.Context, addr string, handler http.Handler, log *slog.Logger) {
+// Serve answers where and whom access says until ctx ends, then hangs up. An
+// address that cannot be had is no reason to stop delivering: it is logged once
+// and tried again.
+func Serve(ctx context.Context, access Access, handler http.Handler, log *slog.Logger) {
+	handler = access.guard(handler, log)
 	tick := time.NewTicker(listenAgain)
 	defer tick.Stop()
 	told := false
 	for {
 		var config net.ListenConfig
-		listener, err := config.Listen(ctx, "tcp", addr)
+		listener, err := config.Listen(ctx, "tcp", access.Addr)
 		switch {
 		case ctx.Err() != nil:
 			if err == nil {
@@ -30,14 +32,14 @@ func Serve(ctx context.Context, addr string, handler http.Handler, log *slog.Log
 		case err == nil:
 			log.InfoContext(ctx, "status and metrics are served", slog.String("admin", listener.Addr().String()))
 			told = false
-			err = serve(ctx, listener, handler, log)
+			err = serve(ctx, access.listen(listener), handler, log)
 			if ctx.Err() != nil {
 				return
 			}
 		}
 		if !told {
 			log.WarnContext(ctx, "status and metrics cannot be served on this address; trying again, delivery goes on",
-				slog.String("admin", addr), slog.String("err", err.Error()))
+				slog.String("admin", access.Addr), slog.String("err", err.Error()))
 			told = true
 		}
 		select {

@@ -47,7 +47,7 @@ func benchmarkSend(b *testing.B, build func(*publish.Conn, publish.Config) publi
 		b.Fatal(err)
 	}
 	defer conn.Close()
-	s := build(conn, publish.Config{Stream: "EV", Source: "bench", Stored: func(uint64, int) {}})
+	s := build(conn, publish.Config{Stream: "EV", Source: "bench", Stored: func(publish.StoredRun) {}})
 	tail, err := s.Tail(b.Context())
 	if err != nil {
 		b.Fatal(err)

@@ -4,6 +4,7 @@ import (
 	"encoding/binary"
 	"errors"
 	"strings"
+	"time"
 	"unsafe"
 
 	"github.com/nats-io/nats.go"
@@ -29,6 +30,9 @@ type Message struct {
 	// same. [Lanes] keep the order of messages with one key; a [Stream]
 	// keeps that of all and does not look at it.
 	Key string
+	// CommittedAt is when its transaction was committed, for
+	// [StoredRun.Age]; zero where that does not matter.
+	CommittedAt time.Time
 }
 
 // entryBytes is what an entry costs beside its bytes in the arena; it counts
@@ -45,6 +49,7 @@ type entry struct {
 	tx         uint64
 	pos        envelope.Position
 	table      string
+	committed  int64    // CommittedAt in microseconds since 1970, the precision that PostgreSQL has; 0: not given
 	fail       *failure // the refusal of the last attempt
 	subjectLen int
 	idLen      int
@@ -85,6 +90,9 @@ func (e *entry) encode(m *Message) {
 	b = append(b, m.MsgID...)
 	_ = append(b, m.Body...)
 	e.table = m.Table
+	if !m.CommittedAt.IsZero() {
+		e.committed = m.CommittedAt.UnixMicro()
+	}
 	e.subjectLen, e.idLen, e.bodyLen = len(m.Subject), len(m.MsgID), len(m.Body)
 }
 

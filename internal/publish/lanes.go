@@ -225,6 +225,6 @@ func (l *Lanes) stored(ln *lane, seq uint64) {
 		l.lastID = append(l.lastID[:0], p.id()...)
 		l.end = max(l.end, seq)
 	}
-	l.owe(p.tx)
+	l.owe(&p.entry, l.storedAt)
 	l.next(ln)
 }

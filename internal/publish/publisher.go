@@ -38,11 +38,11 @@ type Config struct {
 	GiveWay time.Duration
 	// RetryMost is the longest pause between attempts. Zero means 5 s.
 	RetryMost time.Duration
-	// Stored is told that n more events of transaction tx are stored: by a
-	// [Stream] in the order they were sent, by [Lanes] in any. It is called without locks, by one goroutine at
-	// a time; while it blocks, so do acknowledgements. It must not call Run
-	// or Drain.
-	Stored func(tx uint64, n int)
+	// Stored is told of more events that are stored: by a [Stream] in the
+	// order they were sent, by [Lanes] in any. It is called without locks, by
+	// one goroutine at a time; while it blocks, so do acknowledgements. It
+	// must not call Run or Drain.
+	Stored func(StoredRun)
 	// Found is told of an event that was not sent for good because the stream
 	// had it already, before Stored counts it. It is called with locks held
 	// and must do no more than count. Nil means nobody.
@@ -123,8 +123,8 @@ type publisher struct {
 	changed chan struct{}
 	stopErr error
 
-	owed       []storedRun // to be told to Stored
-	owedSpare  []storedRun
+	owed       []StoredRun // to be told to Stored
+	owedSpare  []StoredRun
 	delivering bool
 
 	lastPos     envelope.Position
@@ -141,9 +141,17 @@ type publisher struct {
 	reportedAt   time.Time
 }
 
-type storedRun struct {
-	tx uint64
-	n  int
+// A StoredRun are events of one transaction that were stored one after the
+// other.
+type StoredRun struct {
+	// Tx is the transaction's number, N how many events, and Bytes their bodies
+	// together.
+	Tx       uint64
+	N, Bytes int
+	// Age is how long after its commit the last of them was known to be
+	// stored, by this machine's clock against the database's; 0 where
+	// [Message.CommittedAt] was not given.
+	Age time.Duration
 }
 
 func newPublisher(conn *Conn, cfg Config) publisher {
@@ -255,7 +263,7 @@ func (s *publisher) deliver() {
 		s.mu.Unlock()
 		if s.cfg.Stored != nil {
 			for _, r := range batch {
-				s.cfg.Stored(r.tx, r.n)
+				s.cfg.Stored(r)
 			}
 		}
 		s.mu.Lock()
@@ -267,11 +275,18 @@ func (s *publisher) deliver() {
 	}
 }
 
-// owe notes one more stored event of transaction tx.
-func (s *publisher) owe(tx uint64) {
-	if n := len(s.owed); n > 0 && s.owed[n-1].tx == tx {
-		s.owed[n-1].n++
-		return
+// owe notes one more stored event. Events of one transaction become one run, so
+// that who is told has one thing to do for many.
+func (s *publisher) owe(e *entry, now time.Time) {
+	n := len(s.owed)
+	if n == 0 || s.owed[n-1].Tx != e.tx {
+		s.owed = append(s.owed, StoredRun{Tx: e.tx})
+		n++
 	}
-	s.owed = append(s.owed, storedRun{tx: tx, n: 1})
+	r := &s.owed[n-1]
+	r.N++
+	r.Bytes += e.bodyLen
+	if e.committed != 0 {
+		r.Age = time.Duration(now.UnixMicro()-e.committed) * time.Microsecond
+	}
 }

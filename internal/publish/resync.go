@@ -288,7 +288,7 @@ func (s *Stream) foundBefore() {
 	if s.cfg.Found != nil {
 		s.cfg.Found(e.tx)
 	}
-	s.owe(e.tx)
+	s.owe(e, time.Now())
 	s.w.drop()
 	s.count.Found++
 	s.attempts = 1

@@ -54,12 +54,12 @@ func startOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(
 	return startAs(t, conn, func(cfg publish.Config) publish.Publisher {
 		told := uint64(0)
 		stored := cfg.Stored
-		cfg.Stored = func(tx uint64, n int) {
-			if tx < told {
-				t.Errorf("Stored(%d) after Stored(%d)", tx, told)
+		cfg.Stored = func(run publish.StoredRun) {
+			if run.Tx < told {
+				t.Errorf("Stored(%d) after Stored(%d)", run.Tx, told)
 			}
-			told = tx
-			stored(tx, n)
+			told = run.Tx
+			stored(run)
 		}
 		return publish.New(conn, cfg)
 	}, lastAcked, change...)
@@ -93,11 +93,11 @@ func startAs(
 	r := &rig{t: t, conn: conn, ended: make(chan struct{}), stored: map[uint64]int{}}
 	cfg := publish.Config{
 		Stream: "EV", Source: source, AckTimeout: time.Second, LossConfirm: 200 * time.Millisecond, RetryMost: 200 * time.Millisecond,
-		Stored: func(tx uint64, n int) {
+		Stored: func(run publish.StoredRun) {
 			r.mu.Lock()
 			defer r.mu.Unlock()
-			r.stored[tx] += n
-			r.total += n
+			r.stored[run.Tx] += run.N
+			r.total += run.N
 		},
 		Refused: func(_ context.Context, refused publish.Refused) error {
 			r.mu.Lock()

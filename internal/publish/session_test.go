@@ -83,10 +83,10 @@ func sessionOf(t *testing.T, conn *publish.Conn, w witness, from, end int, share
 	t.Helper()
 	var mu sync.Mutex
 	stored := map[uint64]int{}
-	note := func(tx uint64, n int) {
+	note := func(run publish.StoredRun) {
 		mu.Lock()
 		defer mu.Unlock()
-		stored[tx] += n
+		stored[run.Tx] += run.N
 	}
 	l := publish.NewLanes(conn, publish.Config{Stream: "EV", Source: source, Window: 16, Stored: note})
 	at := func(i int) envelope.Position {
@@ -108,7 +108,7 @@ func sessionOf(t *testing.T, conn *publish.Conn, w witness, from, end int, share
 		tx, pos, m := keyed(i)
 		check(t, seen.Pass(pos, m.MsgID))
 		if seen.Stored(pos) {
-			note(tx, 1)
+			note(publish.StoredRun{Tx: tx, N: 1})
 			skipped++
 			continue
 		}

@@ -105,7 +105,7 @@ func (s *Stream) headStored(now time.Time) {
 	s.lastAside = e.aside
 	s.storedAt, s.headSince = now, now
 	s.baseID = identity{}
-	s.owe(e.tx)
+	s.owe(e, now)
 	s.w.stored()
 	s.acked = max(s.acked, s.w.base)
 }

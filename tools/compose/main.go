@@ -18,7 +18,7 @@ func main() {
 }
 
 func run(ctx context.Context, files []string) error {
-	options, err := cli.NewProjectOptions(files, cli.WithInterpolation(true), cli.WithResolvedPaths(true), cli.WithNormalization(true), cli.WithConsistency(true))
+	options, err := cli.NewProjectOptions(files, cli.WithInterpolation(true), cli.WithResolvedPaths(true), cli.WithNormalization(true), cli.WithConsistency(true), cli.WithProfiles([]string{"*"}))
 	if err != nil {
 		return fmt.Errorf("take the options: %w", err)
 	}
