@@ -7,6 +7,7 @@ import (
 	"io"
 
 	"github.com/walrelay/walrelay"
+	"github.com/walrelay/walrelay/internal/admin"
 )
 
 type teardownCmd struct {
@@ -60,7 +61,7 @@ func printTeardown(out io.Writer, source string, t *walrelay.TeardownReport) {
 	if t.ConfirmedLSN == "" {
 		fmt.Fprintf(out, "source %s has no slot %s\n", oneLine(source), oneLine(t.Slot))
 	} else {
-		fmt.Fprintf(out, "slot %s, delivered up to %s, is dropped; the server keeps %s of WAL for it\n", oneLine(t.Slot), t.ConfirmedLSN, size(t.RetainedBytes))
+		fmt.Fprintf(out, "slot %s, delivered up to %s, is dropped; the server keeps %s of WAL for it\n", oneLine(t.Slot), t.ConfirmedLSN, admin.Size(t.RetainedBytes))
 	}
 	switch {
 	case t.PublicationOurs:
