@@ -112,8 +112,14 @@ type Config struct {
 
 	// Window is how many messages may be published and not yet acknowledged.
 	// A larger one raises throughput over a long round trip and lengthens a
-	// resync. Zero means 1024.
+	// resync. Zero means that it follows the round trip, from 1024 to 16384;
+	// on a shared stream it means 1024.
 	Window int
+	// AtomicBatches says when events that wait are sent as atomic batches, to
+	// streams that allow them: BatchesAuto, where a server is slow message by
+	// message as one is that syncs every write, BatchesAlways or BatchesNever.
+	// Empty means BatchesAuto. Order and what is confirmed do not depend on it.
+	AtomicBatches string
 	// InFlightBytes bounds the memory for messages that are not yet
 	// acknowledged, per stream; one larger message passes alone. Zero means
 	// 32 MiB.
@@ -236,14 +242,17 @@ func (c Config) withDefaults() (Config, error) {
 	if c.DeadLetterLimit < 1 {
 		bad("DeadLetterLimit", fmt.Sprint(c.DeadLetterLimit), "use at least 1")
 	}
-	c.Window = number(c.Window, 1024)
+	c.AtomicBatches = or(c.AtomicBatches, BatchesAuto)
+	if _, ok := batching(c.AtomicBatches); !ok {
+		bad("AtomicBatches", c.AtomicBatches, "use auto, always or never")
+	}
 	c.InFlightBytes = number(c.InFlightBytes, 32<<20)
 	c.AckTimeout = number(c.AckTimeout, 5*time.Second)
 	c.StatusInterval = number(c.StatusInterval, time.Second)
 	c.Silence = number(c.Silence, time.Minute)
 	c.DrainTimeout = number(c.DrainTimeout, 20*time.Second)
-	if c.Window < 1 || c.Window > maxWindow {
-		bad("Window", fmt.Sprint(c.Window), "use 1 to 65536 messages")
+	if c.Window < 0 || c.Window > maxWindow {
+		bad("Window", fmt.Sprint(c.Window), "use 1 to 65536 messages, or 0 for what the round trip needs")
 	}
 	if c.InFlightBytes < minInFlight {
 		bad("InFlightBytes", fmt.Sprint(c.InFlightBytes), "use at least 1048576 bytes")

@@ -181,8 +181,9 @@ func (r *reader) begin() error {
 	r.row.CommittedAt = r.message.CommitTime
 	r.s.mu.Lock()
 	r.tx = r.s.ledger.Begin()
+	safe := r.s.ledger.Confirmed()
 	r.s.mu.Unlock()
-	r.s.began(r.message.CommitLSN, r.message.CommitTime)
+	r.s.r.count.ages.began(safe, r.message.CommitLSN, r.message.CommitTime)
 	return nil
 }
 

@@ -415,15 +415,6 @@ func (s *session) status(to *Status) {
 	to.BehindSeconds, to.StalledSince = &age, stalled
 }
 
-// began notes the age of a transaction.
-func (s *session) began(commit envelope.LSN, at time.Time) {
-	s.mu.Lock()
-	safe := s.ledger.Confirmed()
-	s.mu.Unlock()
-	s.r.count.ages.settle(safe)
-	s.r.count.ages.received(commit, at)
-}
-
 // streamStatus gives the streams' states and adds their retries and answers.
 func (s *session) streamStatus(retries *Retries, answers *Answers) []StreamStatus {
 	var list []StreamStatus
@@ -512,10 +503,16 @@ type ageSpan struct {
 
 const ageSpanLength = time.Second
 
-// received notes a transaction when it begins.
-func (a *ages) received(commit envelope.LSN, at time.Time) {
+// began notes a transaction and drops what lies below safe.
+func (a *ages) began(safe, commit envelope.LSN, at time.Time) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.drop(safe)
+	a.received(commit, at)
+}
+
+// received notes a transaction when it begins.
+func (a *ages) received(commit envelope.LSN, at time.Time) {
 	if n := len(a.spans); n > 0 {
 		switch {
 		case commit < a.spans[0].first:
@@ -534,6 +531,10 @@ func (a *ages) received(commit envelope.LSN, at time.Time) {
 func (a *ages) settle(safe envelope.LSN) {
 	a.mu.Lock()
 	defer a.mu.Unlock()
+	a.drop(safe)
+}
+
+func (a *ages) drop(safe envelope.LSN) {
 	n := 0
 	for n < len(a.spans) && a.spans[n].last < safe {
 		n++

@@ -106,6 +106,7 @@ func (s *session) makeStreams() {
 			Stream: name, Source: s.cfg.Source, Window: st.Window, MaxBytes: st.InFlightBytes,
 			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Found: s.found, Refused: s.refusedByServer, Logger: s.log,
 		}
+		cfg.Batching, _ = batching(s.cfg.AtomicBatches) // checked by New
 		if len(names) > 1 {
 			cfg.GiveWay = giveWayAfter
 		}

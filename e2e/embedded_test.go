@@ -10,7 +10,7 @@ import (
 )
 
 // I1, I2, I3, I5: the stream inside the relay survives each of its deaths, and
-// what was acknowledged with it.
+// what was acknowledged with it. What waits goes in atomic batches.
 func TestAnEmbeddedJetStreamKilledManyTimesUnderLoadLosesAndDoublesNothing(t *testing.T) {
 	t.Parallel()
 	kills := 8
@@ -27,7 +27,7 @@ func TestAnEmbeddedJetStreamKilledManyTimesUnderLoadLosesAndDoublesNothing(t *te
 	if err != nil {
 		t.Fatal(err)
 	}
-	flags := []string{"--nats", "embedded:" + t.TempDir(), "--embedded-listen", u.Host}
+	flags := []string{"--nats", "embedded:" + t.TempDir(), "--embedded-listen", u.Host, "--atomic-batches", "always"}
 	rnd := w.Random("instants")
 	load := w.Load(fixture.LoadConfig{Writers: 3})
 	stored := uint64(0)

@@ -15,6 +15,12 @@ const (
 	// HeaderExpectedLastSeq is the stream's last sequence before the
 	// message: the chain's fence.
 	HeaderExpectedLastSeq = "Nats-Expected-Last-Sequence"
+	// HeaderBatchID, HeaderBatchSequence and HeaderBatchCommit are JetStream's
+	// for an atomic batch: its name, the message's place in it from 1, and 1 on
+	// the last. They stay on what is stored.
+	HeaderBatchID       = "Nats-Batch-Id"
+	HeaderBatchSequence = "Nats-Batch-Sequence"
+	HeaderBatchCommit   = "Nats-Batch-Commit"
 	// HeaderSource names the relay's source.
 	HeaderSource = "Walrelay-Source"
 	// HeaderPosition is the event's [Position].

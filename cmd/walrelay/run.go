@@ -50,7 +50,8 @@ type relaying struct {
 	ReplicationURL string        `help:"Direct way to PostgreSQL where --database-url leads through a pooler." placeholder:"URL" secret:"dsn"`
 	Shared         bool          `help:"Others write to --stream too: the order of each aggregate is kept instead of that of the whole source."`
 	Streams        streamList    `help:"How streams of --routes are written to where the defaults do not fit." placeholder:"YAML" shape:"list"`
-	Window         int           `help:"Messages published and not yet acknowledged." default:"1024"`
+	Window         int           `help:"Messages published and not yet acknowledged; 0 is as many as the round trip needs." default:"0"`
+	AtomicBatches  string        `help:"When events that wait are sent as atomic batches, to streams that allow them: auto (to servers that sync every write), always or never." enum:"auto,always,never" default:"auto"`
 	InFlightBytes  int           `help:"Bytes held for messages that are not acknowledged, per stream." default:"33554432"`
 	AckTimeout     time.Duration `help:"How long an acknowledgement may take." default:"5s"`
 	StatusInterval time.Duration `help:"How often PostgreSQL hears from the relay at least." default:"1s"`
@@ -80,7 +81,7 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
 		OnPoison: c.OnPoison, OnUnrouted: c.OnUnrouted, DeadLetterLimit: c.DeadLetterLimit,
 		OnGap: c.OnGap, HealLimit: c.HealLimit, HealAge: c.HealAge, Backfill: c.Backfill, WaitVisible: c.WaitVisible, Retention: time.Duration(c.Retention),
-		Window: c.Window, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
+		Window: c.Window, AtomicBatches: c.AtomicBatches, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
 	}
 	c.into(&cfg)

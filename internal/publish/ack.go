@@ -22,6 +22,7 @@ const (
 type ack struct {
 	kind   ackKind
 	seq    uint64
+	count  int    // messages, where it answers an atomic batch
 	stream string // of ackOther
 	err    *APIError
 }
@@ -96,6 +97,7 @@ func (p ackParser) slow(header nats.Header, data []byte) ack {
 		Error     *wireError `json:"error"`
 		Stream    string     `json:"stream"`
 		Seq       uint64     `json:"seq"`
+		Count     int        `json:"count"`
 		Duplicate bool       `json:"duplicate"`
 	}
 	switch err := json.Unmarshal(data, &wire); {
@@ -108,6 +110,6 @@ func (p ackParser) slow(header nats.Header, data []byte) ack {
 	case wire.Duplicate:
 		return ack{kind: ackDuplicate, seq: wire.Seq}
 	default:
-		return ack{kind: ackStored, seq: wire.Seq}
+		return ack{kind: ackStored, seq: wire.Seq, count: wire.Count}
 	}
 }

@@ -40,24 +40,26 @@ func TestMessagesAreStoredOnceAndInOrder(t *testing.T) {
 // I3, I5.
 func TestA44A59AServerThatIsKilledLosesAndRepeatsNothing(t *testing.T) {
 	t.Parallel()
-	srv := envtest.NATS(t, testenv.NATSConfig{})
-	js := admin(t, srv.URL())
-	createStream(t, js, noDedup)
-	r := startOn(t, openConn(t, srv.URL()), 0)
-	const n = 12000
-	for k := range 4 {
-		r.send(k*n/4, k*n/4+n/8)
-		if err := srv.Kill(t.Context()); err != nil {
-			t.Fatal(err)
+	chains(t, func(t *testing.T, start starter) {
+		srv := envtest.NATS(t, testenv.NATSConfig{})
+		js := admin(t, srv.URL())
+		createStream(t, js, noDedup)
+		r := start(t, openConn(t, srv.URL()), 0)
+		const n = 12000
+		for k := range 4 {
+			r.send(k*n/4, k*n/4+n/8)
+			if err := srv.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			r.send(k*n/4+n/8, (k+1)*n/4)
+			r.waitFor("NATS")
+			if err := srv.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
 		}
-		r.send(k*n/4+n/8, (k+1)*n/4)
-		r.waitFor("NATS")
-		if err := srv.Start(t.Context()); err != nil {
-			t.Fatal(err)
-		}
-	}
-	r.drain()
-	wantStored(t, js, n)
+		r.drain()
+		wantStored(t, js, n)
+	})
 }
 
 // noDedup makes the duplicate window useless, so that only the chain protects.
@@ -66,66 +68,70 @@ func noDedup(c *jetstream.StreamConfig) { c.Duplicates = 100 * time.Millisecond 
 // I3, I5.
 func TestA58A63LeadersThatStepDownBreakNoOrder(t *testing.T) {
 	t.Parallel()
-	servers := envtest.NATSCluster(t, 3, testenv.NATSConfig{})
-	urls := servers[0].URL() + "," + servers[1].URL() + "," + servers[2].URL()
-	js := admin(t, urls)
-	createStream(t, js, noDedup, func(c *jetstream.StreamConfig) { c.Replicas = 3 })
-	r := startOn(t, openConn(t, urls), 0)
-	const n = 20000
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.send(0, n)
-	}()
-	for k := range 8 {
-		envtest.Eventually(t, 30*time.Second, func() error {
-			if got := r.totalStored(); got < (k+1)*n/10 {
-				return fmt.Errorf("%d stored; %+v", got, r.stream.Status())
+	chains(t, func(t *testing.T, start starter) {
+		servers := envtest.NATSCluster(t, 3, testenv.NATSConfig{})
+		urls := servers[0].URL() + "," + servers[1].URL() + "," + servers[2].URL()
+		js := admin(t, urls)
+		createStream(t, js, noDedup, func(c *jetstream.StreamConfig) { c.Replicas = 3 })
+		r := start(t, openConn(t, urls), 0)
+		const n = 20000
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			r.send(0, n)
+		}()
+		for k := range 8 {
+			envtest.Eventually(t, 30*time.Second, func() error {
+				if got := r.totalStored(); got < (k+1)*n/10 {
+					return fmt.Errorf("%d stored; %+v", got, r.stream.Status())
+				}
+				return nil
+			})
+			if k%4 == 3 {
+				victim := servers[(k/4)%3]
+				if err := victim.Kill(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				if err := victim.Start(t.Context()); err != nil {
+					t.Fatal(err)
+				}
+				continue
 			}
-			return nil
-		})
-		if k%4 == 3 {
-			victim := servers[(k/4)%3]
-			if err := victim.Kill(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			if err := victim.Start(t.Context()); err != nil {
-				t.Fatal(err)
-			}
-			continue
+			_, _ = js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.EV", nil, time.Second)
 		}
-		_, _ = js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.EV", nil, time.Second)
-	}
-	<-done
-	r.drain()
-	wantStored(t, js, n)
-	t.Logf("%+v", r.stream.Status().Counters)
+		<-done
+		r.drain()
+		wantStored(t, js, n)
+		t.Logf("%+v", r.stream.Status().Counters)
+	})
 }
 
 // I3, I5.
 func TestA44A45AcksThatAreSwallowedAndCutsLoseNothing(t *testing.T) {
 	t.Parallel()
-	srv := envtest.EmbeddedNATS(t)
-	js := admin(t, srv.URL())
-	createStream(t, js, noDedup)
-	proxy := envtest.Proxy(t, srv.Addr())
-	r := startOn(t, openConn(t, "nats://"+proxy.Addr()), 0)
-	const n = 6000
-	for k := range 3 {
-		r.send(k*n/3, k*n/3+n/6)
-		if k%2 == 0 {
-			check(t, proxy.Swallow(testenv.Downstream))
-			r.send(k*n/3+n/6, k*n/3+n/6+100)
-			check(t, proxy.Release(testenv.Downstream))
-		} else {
-			check(t, proxy.Cut())
-			r.send(k*n/3+n/6, k*n/3+n/6+100)
-			check(t, proxy.Restore())
+	chains(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		js := admin(t, srv.URL())
+		createStream(t, js, noDedup)
+		proxy := envtest.Proxy(t, srv.Addr())
+		r := start(t, openConn(t, "nats://"+proxy.Addr()), 0)
+		const n = 6000
+		for k := range 3 {
+			r.send(k*n/3, k*n/3+n/6)
+			if k%2 == 0 {
+				check(t, proxy.Swallow(testenv.Downstream))
+				r.send(k*n/3+n/6, k*n/3+n/6+100)
+				check(t, proxy.Release(testenv.Downstream))
+			} else {
+				check(t, proxy.Cut())
+				r.send(k*n/3+n/6, k*n/3+n/6+100)
+				check(t, proxy.Restore())
+			}
+			r.send(k*n/3+n/6+100, (k+1)*n/3)
 		}
-		r.send(k*n/3+n/6+100, (k+1)*n/3)
-	}
-	r.drain()
-	wantStored(t, js, n)
+		r.drain()
+		wantStored(t, js, n)
+	})
 }
 
 func TestTheStreamComesUpWithoutAServerAndGoesOnWhenItIsThere(t *testing.T) {

@@ -54,6 +54,11 @@ const (
 	codeSealed            = 10109
 	codeOffline           = 10118
 	codeDuplicateInFlight = 10158
+	codeBatchDisabled     = 10174
+	codeBatchIncomplete   = 10176
+	codeBatchHeader       = 10177
+	codeBatchTooLarge     = 10199
+	codeBatchDuplicate    = 10201
 	codeSubjectSeqBusy    = 10163
 	codeWrongLastSeqConst = 10164
 	codeTTLInvalid        = 10165

@@ -9,6 +9,7 @@ import (
 	"net/url"
 	"strings"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
@@ -82,6 +83,7 @@ type Conn struct {
 	mu         sync.Mutex
 	nc         *nats.Conn // nil while there is no client
 	status     ConnStatus
+	maxPayload atomic.Int64  // status.MaxPayload, which is asked for with each event
 	maxSeen    int           // largest max_payload of any server so far
 	changed    chan struct{} // closed at each change of status, if somebody waits
 	denied     map[string]time.Time
@@ -162,7 +164,7 @@ func (c *Conn) Status() ConnStatus {
 
 // MaxPayload is the server's limit for headers and body together in bytes; 0 as
 // long as no server has been seen.
-func (c *Conn) MaxPayload() int { return c.Status().MaxPayload }
+func (c *Conn) MaxPayload() int { return int(c.maxPayload.Load()) }
 
 func (c *Conn) options(closed chan<- struct{}) ([]nats.Option, error) {
 	opts := []nats.Option{

@@ -23,6 +23,7 @@ func (c *Conn) onConnect(nc *nats.Conn) {
 	}
 	c.everLinked = true
 	c.status.MaxPayload = int(nc.MaxPayload())
+	c.maxPayload.Store(nc.MaxPayload())
 	c.maxSeen = max(c.maxSeen, c.status.MaxPayload)
 	clear(c.denied) // another server, perhaps other permissions
 	c.setConnectedLocked(true, nc.ConnectedUrlRedacted())

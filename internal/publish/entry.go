@@ -54,6 +54,7 @@ type entry struct {
 	subjectLen int
 	idLen      int
 	bodyLen    int
+	batch      int  // messages of the batch that it is part of in this round, 0 for none
 	answered   bool // this attempt has its answer
 	acked      bool // it was acknowledged as stored in its place
 	maybe      bool // some attempt got no answer: it may be stored

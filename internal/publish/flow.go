@@ -25,7 +25,14 @@ var errControlLine = fmt.Errorf("subject and reply subject are over %d bytes: th
 // pump sends what waits, as far as the window goes.
 func (s *Stream) pump() {
 	for s.sending() && s.w.next < s.w.tail && s.w.inFlight() < s.limit {
-		s.publishNext()
+		switch n := s.together(); n {
+		case 0:
+			return
+		case 1:
+			s.publishNext()
+		default:
+			s.publishBatch(n)
+		}
 	}
 }
 
@@ -38,6 +45,8 @@ func (s *Stream) publishNext() {
 	}
 	err := s.transmit(e, text(s.seqBuf), s.w.number(i))
 	s.w.sent()
+	s.w.groups++
+	s.pace.sent(i, s.w.inFlight())
 	if err != nil {
 		s.notSent(e, err)
 	}
@@ -56,19 +65,12 @@ func (s *publisher) transmit(e *entry, last string, number uint64) error {
 	return s.nc.PublishMsg(&s.msg)
 }
 
-// attempt gives the number that transmit gave the attempt which m answers.
-func attempt(inbox string, m *nats.Msg) (number uint64, ok bool) {
-	if len(m.Subject) <= len(inbox) {
-		return 0, false
-	}
-	return parseDigits(m.Subject[len(inbox):])
-}
-
 // notSent judges an error of the client itself.
 func (s *Stream) notSent(e *entry, err error) {
 	f, sent := s.clientFailure(e, err)
 	if !sent {
 		s.w.answer(e)
+		s.w.groups--
 		s.cut = s.cut || f.class == ClassResync
 	}
 	e.fail = f
@@ -109,33 +111,14 @@ func (s *publisher) overPayload(e *entry) *failure {
 	}
 }
 
-// onAck is the subscription's callback: one answer.
-func (s *Stream) onAck(inbox string, m *nats.Msg) {
-	number, ok := attempt(inbox, m)
-	if !ok {
-		return
-	}
-	a := s.parse.parse(m.Header, m.Data)
-
+// onAcks takes answers that came together.
+func (s *Stream) onAcks(inbox string, answers []answer) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	i, current := s.w.index(number)
-	if !current || s.stopErr != nil || s.inbox != inbox || s.w.at(i).answered {
-		s.count.Stale++
-		return
-	}
-	e := s.w.at(i)
-	s.w.answer(e)
 	now := time.Now()
-	if f := s.read(i, e, a); f != nil {
-		e.fail = f
-		s.fail(f)
-	} else {
-		e.acked = true
-		s.acked = max(s.acked, s.w.seq(i))
-		s.advance(now)
+	for _, a := range answers {
+		s.onAck(inbox, a, now)
 	}
-	s.answeredAt = now
 	s.pump()
 	if s.changed != nil && s.worthWaking() {
 		s.wake()
@@ -143,12 +126,41 @@ func (s *Stream) onAck(inbox string, m *nats.Msg) {
 	s.deliver()
 }
 
+func (s *Stream) onAck(inbox string, a answer, now time.Time) {
+	i, current := s.w.index(a.number)
+	if !current || s.stopErr != nil || s.inbox != inbox || s.w.at(i).answered {
+		s.count.Stale++
+		return
+	}
+	e := s.w.at(i)
+	s.w.groups--
+	stored := false
+	if e.batch > 0 {
+		stored = s.onBatchAck(i, e.batch, a.ack)
+	} else {
+		s.w.answer(e)
+		if f := s.read(i, e, a.ack); f != nil {
+			e.fail = f
+			s.fail(f)
+		} else {
+			e.acked, stored = true, true
+			s.acked = max(s.acked, s.w.seq(i))
+			s.batches.slow = s.pace.answered(i, now.Sub(s.headSince), s.w.inFlight()-1, now) || s.batches.slow
+		}
+	}
+	if stored {
+		s.advance(now)
+	}
+	s.answeredAt = now
+}
+
 // worthWaking keeps a sender that waits for room from being woken for each ack.
 func (s *Stream) worthWaking() bool {
 	if !s.sending() {
 		return s.w.unanswered == 0
 	}
-	return s.w.held() <= s.cfg.Window-s.cfg.Window/8 && s.w.bytes <= s.cfg.MaxBytes-s.cfg.MaxBytes/8
+	window := s.window()
+	return s.w.held() <= window-window/8 && s.w.bytes <= s.cfg.MaxBytes-s.cfg.MaxBytes/8
 }
 
 // advance takes from the head what is acknowledged without a hole.
@@ -161,7 +173,16 @@ func (s *Stream) advance(now time.Time) {
 		s.setState(StateFlowing, "")
 	}
 	s.attempts = 0
-	s.limit = min(s.cfg.Window, 2*s.limit)
+	s.limit = min(s.window(), 2*s.limit)
+}
+
+// window is how many messages may be held while they flow. Batches want some of
+// them to gather behind those in flight.
+func (s *Stream) window() int {
+	if s.pace.fixed || !s.batches.wanted(s.facts) {
+		return s.pace.window
+	}
+	return max(s.pace.window, (groupsMost+1)*batchMost)
 }
 
 // read gives nil if the answer says that entry i is stored in its place.

@@ -3,8 +3,6 @@ package publish
 import (
 	"fmt"
 	"time"
-
-	"github.com/nats-io/nats.go"
 )
 
 // pump sends what is ready, as far as the window goes.
@@ -57,23 +55,19 @@ func (l *Lanes) start(ln *lane) {
 	}
 }
 
-// onAck is the subscription's callback: one answer.
-func (l *Lanes) onAck(inbox string, m *nats.Msg) {
-	number, ok := attempt(inbox, m)
-	if !ok {
-		return
-	}
-	a := l.parse.parse(m.Header, m.Data)
-
+// onAcks takes answers that came together.
+func (l *Lanes) onAcks(inbox string, answers []answer) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	ln := l.flight[number]
-	if ln == nil || l.stopErr != nil || l.inbox != inbox {
-		l.count.Stale++
-		return
+	for _, a := range answers {
+		ln := l.flight[a.number]
+		if ln == nil || l.stopErr != nil || l.inbox != inbox {
+			l.count.Stale++
+			continue
+		}
+		delete(l.flight, a.number)
+		l.answer(ln, a.ack)
 	}
-	delete(l.flight, number)
-	l.answer(ln, a)
 	l.pump()
 	if l.changed != nil && l.worthWaking() {
 		l.wake()

@@ -137,7 +137,7 @@ func (l *Lanes) recover(ctx context.Context) error {
 // send again, with one message first.
 func (l *Lanes) resync(ctx context.Context) error {
 	l.show(StateResync)
-	if err := l.subscribe(l.onAck); err != nil {
+	if _, err := l.subscribe(l.onAcks); err != nil {
 		return err
 	}
 	info, err := l.holdsItsWord(ctx)

@@ -53,6 +53,9 @@ type Lanes struct {
 // NewLanes gives lanes that do nothing yet. Config.Refused is called from a
 // goroutine of its own: while it blocks, only its event's key waits.
 func NewLanes(conn *Conn, cfg Config) *Lanes {
+	if cfg.Window <= 0 {
+		cfg.Window = windowFirst
+	}
 	l := &Lanes{
 		publisher: newPublisher(conn, cfg), lanes: map[string]*lane{}, flight: map[uint64]*lane{},
 		holds: newHolds(), toRefuse: make(chan struct{}, 1),

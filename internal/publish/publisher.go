@@ -19,9 +19,12 @@ type Config struct {
 	Stream string
 	// Source is what our messages carry as Walrelay-Source.
 	Source string
-	// Window is the number of messages in flight. A larger one raises
-	// throughput a little and lengthens a resync. Zero means 1024.
+	// Window is the number of messages in flight. A larger one fills a longer
+	// way to the server and lengthens a resync. Zero means 1024 in lanes, and
+	// in a chain from 1024 to 16384, as the round trip needs it.
 	Window int
+	// Batching says when a chain sends atomic batches. Zero means BatchAuto.
+	Batching Batching
 	// MaxBytes bounds what is held, queued and in flight together. A larger
 	// single message passes alone. Zero means 64 MiB.
 	MaxBytes int
@@ -155,9 +158,6 @@ type StoredRun struct {
 }
 
 func newPublisher(conn *Conn, cfg Config) publisher {
-	if cfg.Window <= 0 {
-		cfg.Window = 1024
-	}
 	if cfg.MaxBytes <= 0 {
 		cfg.MaxBytes = 64 << 20
 	}

@@ -8,7 +8,6 @@ import (
 	"sync"
 	"time"
 
-	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/walrelay/walrelay/envelope"
@@ -24,7 +23,12 @@ var errLoss = errors.New("the stream has less than it acknowledged")
 // stored, and begins a new round behind them.
 func (r *recovery) resync(ctx context.Context) error {
 	r.show(StateResync)
-	if err := r.subscribe(r.onAck); err != nil {
+	fresh, err := r.subscribe(r.onAcks)
+	if err != nil {
+		return err
+	}
+	roundTrip, err := r.roundTrip(ctx)
+	if err != nil {
 		return err
 	}
 	info, err := r.conn.StreamInfo(ctx, r.cfg.Stream)
@@ -36,6 +40,11 @@ func (r *recovery) resync(ctx context.Context) error {
 	}
 	r.mu.Lock()
 	r.facts = info.Facts
+	r.maxPayload = r.conn.MaxPayload()
+	r.pace.measured(roundTrip)
+	if fresh {
+		r.batches.fresh()
+	}
 	r.w.close()
 	seqs := r.w.unproven(info.LastSeq)
 	r.mu.Unlock()
@@ -94,25 +103,42 @@ func (s *Stream) otherWriter(v verdict) error {
 	return e
 }
 
-// subscribe makes sure that answers arrive on the present client.
-func (s *publisher) subscribe(onAck func(inbox string, m *nats.Msg)) error {
+// roundTrip measures the way to the server and back, with nothing in flight.
+func (s *publisher) roundTrip(ctx context.Context) (time.Duration, error) {
 	nc, err := s.conn.client()
 	if err != nil {
-		return err
+		return 0, err
+	}
+	ctx, cancel := context.WithTimeout(ctx, s.conn.cfg.RequestTimeout)
+	defer cancel()
+	asked := time.Now()
+	if err := nc.FlushWithContext(ctx); err != nil {
+		return 0, fmt.Errorf("no answer from NATS to a ping: %w", err)
+	}
+	return max(time.Since(asked), 1), nil
+}
+
+// subscribe makes sure that answers arrive on the present client. It says
+// whether that is another one than before.
+func (s *publisher) subscribe(take func(inbox string, answers []answer)) (fresh bool, err error) {
+	nc, err := s.conn.client()
+	if err != nil {
+		return false, err
 	}
 	s.mu.Lock()
 	same := s.nc == nc && s.sub != nil && s.sub.IsValid()
 	s.mu.Unlock()
 	if same {
-		return nil
+		return false, nil
 	}
 	inbox := nc.NewInbox() + "."
-	sub, err := nc.Subscribe(inbox+"*", func(m *nats.Msg) { onAck(inbox, m) })
+	as := &answers{inbox: inbox, parse: s.parse, take: take}
+	sub, err := nc.Subscribe(inbox+"*", as.onMsg)
 	if err != nil {
-		return fmt.Errorf("subscribe to acknowledgements: %w", err)
+		return false, fmt.Errorf("subscribe to acknowledgements: %w", err)
 	}
 	if err := sub.SetPendingLimits(-1, -1); err != nil { // bounded by the window
-		return fmt.Errorf("subscribe to acknowledgements: %w", err)
+		return false, fmt.Errorf("subscribe to acknowledgements: %w", err)
 	}
 	s.mu.Lock()
 	old := s.sub
@@ -121,7 +147,7 @@ func (s *publisher) subscribe(onAck func(inbox string, m *nats.Msg)) error {
 	if old != nil {
 		_ = old.Unsubscribe() // of a client that is gone
 	}
-	return nil
+	return true, nil
 }
 
 // A suspicion is an end that looks like a loss, told once.

@@ -74,11 +74,28 @@ func lanesOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(
 // A starter is startOn or lanesOn.
 type starter func(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig
 
+// batchesOn runs a chain on conn that sends batches wherever it can.
+func batchesOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig {
+	t.Helper()
+	return startOn(t, conn, lastAcked, append(change, func(c *publish.Config) { c.Batching = publish.BatchAlways })...)
+}
+
+// chains runs a test of a chain in both of its ways.
+func chains(t *testing.T, test func(t *testing.T, start starter)) {
+	t.Helper()
+	each(t, test, map[string]starter{"chain": startOn, "batches": batchesOn})
+}
+
 // both runs a test of what chain and lanes have in common. Events without a key
 // are one lane, so that their order is that of the chain.
 func both(t *testing.T, test func(t *testing.T, start starter)) {
 	t.Helper()
-	for name, start := range map[string]starter{"chain": startOn, "lanes": lanesOn} {
+	each(t, test, map[string]starter{"chain": startOn, "batches": batchesOn, "lanes": lanesOn})
+}
+
+func each(t *testing.T, test func(t *testing.T, start starter), starters map[string]starter) {
+	t.Helper()
+	for name, start := range starters {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			test(t, start)
@@ -206,7 +223,7 @@ func admin(t *testing.T, url string, opts ...nats.Option) jetstream.JetStream {
 
 func createStream(t *testing.T, js jetstream.JetStream, change ...func(*jetstream.StreamConfig)) {
 	t.Helper()
-	cfg := jetstream.StreamConfig{Name: "EV", Subjects: []string{"ev.>"}}
+	cfg := jetstream.StreamConfig{Name: "EV", Subjects: []string{"ev.>"}, AllowAtomicPublish: true}
 	for _, f := range change {
 		f(&cfg)
 	}

@@ -37,9 +37,11 @@ func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
 // Counters count over the life of a [Publisher].
 type Counters struct {
-	// Acks are messages acknowledged one by one, Found those that a resync
+	// Acks are messages acknowledged, Found those that a resync
 	// found stored. Their sum is what Stored was told.
 	Acks, Found uint64
+	// Batches are atomic batches stored; Acks has their messages.
+	Batches uint64
 	// Duplicates are duplicate replies, Stale answers to attempts of before
 	// a resync.
 	Duplicates, Stale uint64

@@ -12,11 +12,15 @@ import (
 // Tail, Begin, then Run in its own goroutine and Send from others.
 type Stream struct {
 	publisher
-	w      window
-	limit  int      // messages in flight allowed now
-	baseID identity // of the message at w.base, zero if not known
-	seqBuf []byte
-	live   envelope.Position // of the last live event that was sent, or passed
+	w       window
+	limit   int // messages in flight allowed now
+	pace    pace
+	batches batcher
+	baseID  identity // of the message at w.base, zero if not known
+	seqBuf  []byte
+	live    envelope.Position // of the last live event that was sent, or passed
+
+	maxPayload int // of the server that is written to
 
 	whyAt      time.Time // when sending stopped
 	answeredAt time.Time
@@ -25,7 +29,7 @@ type Stream struct {
 
 // New gives a stream that does nothing yet.
 func New(conn *Conn, cfg Config) *Stream {
-	s := &Stream{publisher: newPublisher(conn, cfg)}
+	s := &Stream{publisher: newPublisher(conn, cfg), pace: newPace(cfg.Window), batches: newBatcher(cfg.Batching)}
 	s.templates.chained = true
 	s.worthTelling = func() bool { return s.w.held() == 0 || !s.sending() }
 	return s
@@ -83,7 +87,7 @@ func (s *Stream) roomFor(size int) bool {
 	case s.w.bytes > 0 && s.w.bytes+size > s.cfg.MaxBytes:
 		return false
 	default:
-		return !s.sending() || s.w.held() < s.cfg.Window
+		return !s.sending() || s.w.held() < s.window()
 	}
 }
 

@@ -21,6 +21,9 @@ type template struct {
 	values []*string // in the order of names
 	id     *string   // Nats-Msg-Id
 	last   *string   // Nats-Expected-Last-Sequence, nil in lanes
+	// overhead is at least what names and fixed values take in a header block.
+	overhead int
+	parts    [partCount]*part
 }
 
 func newTemplate(stream string, headers []envelope.Header, chained bool) *template {
@@ -43,6 +46,10 @@ func newTemplate(stream string, headers []envelope.Header, chained bool) *templa
 	t.id = one(envelope.HeaderMsgID, "")
 	if chained {
 		t.last = one(envelope.HeaderExpectedLastSeq, "")
+	}
+	t.overhead = len("NATS/1.0\r\n\r\n") + HeaderReserve(stream)
+	for name, values := range t.header {
+		t.overhead += len(values) * (len(name) + len(": \r\n"))
 	}
 	return t
 }

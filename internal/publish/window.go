@@ -19,6 +19,7 @@ type window struct {
 	firstNumber      uint64 // number of the entry that was head when this round began
 	firstIndex       uint64 // its index
 	unanswered       int
+	groups           int // single messages and batches that have no answer yet
 	bytes            int
 }
 
@@ -116,10 +117,10 @@ func (w *window) rewind() {
 	w.firstNumber = w.number(w.next)
 	w.firstIndex = w.head
 	w.next = w.head
-	w.unanswered = 0
+	w.unanswered, w.groups = 0, 0
 	for i := w.head; i < w.tail; i++ {
 		e := w.at(i)
-		e.answered, e.acked, e.fail = false, false, nil
+		e.answered, e.acked, e.fail, e.batch = false, false, nil, 0
 	}
 }
 
