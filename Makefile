@@ -156,6 +156,15 @@ format: ## Format the code
 .PHONY: check
 check: lint test ## All that has to pass before a change is shared
 
+# Not part of check: what it finds depends on what else the machine does.
+.PHONY: bench bench-quick bench-check
+bench: postgres ## Measure everything, half an hour; writes bench/out
+	$(GO) run ./bench -suite full -out bench/out
+bench-quick: postgres ## Measure the main cases side by side, less than two minutes
+	$(GO) run ./bench -suite quick
+bench-check: postgres ## Compare the main ratios with those of bench/expected.json
+	$(GO) run ./bench -suite quick -compare bench/expected.json
+
 .PHONY: demo
 demo: postgres ## Watch orders survive crashes, on throw-away servers
 	$(GO) run ./cmd/walrelay demo

@@ -2,12 +2,12 @@ package main
 
 import (
 	"context"
+	"encoding/json"
 	"fmt"
 	"os"
 	"os/signal"
 	"path/filepath"
 	"runtime/pprof"
-	"strconv"
 	"strings"
 
 	"github.com/google/uuid"
@@ -20,30 +20,40 @@ import (
 	"github.com/walrelay/walrelay/internal/slot"
 )
 
-func candidates() []string { return []string{"reader", "publisher", "proto", "relay"} }
+// The candidates.
+const (
+	reader    = "reader"     // PostgreSQL alone: decoded and confirmed as it comes
+	publisher = "publisher"  // JetStream alone: ready-made messages through our publisher
+	single    = "one-by-one" // JetStream alone, each message when the one before is stored
+	proto     = "proto"      // a pipeline that knows no failure
+	relay     = "relay"
+	poll      = "poll"       // polling, one message after the other
+	pollBatch = "poll-batch" // polling a thousand rows, published asynchronously
+)
+
+func candidates() []string {
+	return []string{reader, publisher, single, proto, relay, pollBatch, poll}
+}
+
+// A job is what the process of a candidate gets to know.
+type job struct {
+	Candidate, Database, NATS, Source, Schema string
+	Rows, Size                                int
+	End                                       envelope.LSN
+	Lanes                                     bool
+	Batches                                   string
+}
 
 // candidate is the process that is measured.
-func candidate(args []string) error {
-	if len(args) != 7 {
-		return fmt.Errorf("candidate wants 7 arguments, not %d", len(args))
-	}
-	name, database, broker, source := args[0], args[1], args[2], args[3]
-	rows, err := strconv.Atoi(args[4])
-	if err != nil {
-		return fmt.Errorf("rows: %w", err)
-	}
-	size, err := strconv.Atoi(args[5])
-	if err != nil {
-		return fmt.Errorf("size: %w", err)
-	}
-	end, err := envelope.ParseLSN(args[6])
-	if err != nil {
-		return err
+func candidate(text string) error {
+	var j job
+	if err := json.Unmarshal([]byte(text), &j); err != nil {
+		return fmt.Errorf("read the candidate's task: %w", err)
 	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if dir := os.Getenv("BENCH_PROFILE"); dir != "" {
-		f, err := os.Create(filepath.Join(dir, name+".pprof"))
+		f, err := os.Create(filepath.Join(dir, j.Candidate+".pprof"))
 		if err != nil {
 			return fmt.Errorf("make the profile: %w", err)
 		}
@@ -53,30 +63,40 @@ func candidate(args []string) error {
 		}
 		defer pprof.StopCPUProfile()
 	}
-	switch name {
-	case "reader":
-		return read(ctx, database, source, end)
-	case "publisher":
-		return publishReady(ctx, broker, source, rows, size)
-	case "proto":
-		return runProto(ctx, database, broker, source)
-	case "relay":
-		r, err := walrelay.New(walrelay.Config{DatabaseURL: database, NATS: broker, Source: source, Publication: baseSlot})
+	switch j.Candidate {
+	case reader:
+		return read(ctx, j)
+	case publisher:
+		return publishReady(ctx, j)
+	case single:
+		return runSingle(ctx, j)
+	case proto:
+		return runProto(ctx, j.Database, j.NATS, j.Source)
+	case poll:
+		return runPoll(ctx, j, 1)
+	case pollBatch:
+		return runPoll(ctx, j, 1000)
+	case relay:
+		cfg := walrelay.Config{DatabaseURL: j.Database, NATS: j.NATS, Source: j.Source, Publication: baseSlot, Schema: j.Schema, AtomicBatches: j.Batches}
+		if j.Lanes {
+			cfg.Streams = []walrelay.Stream{{Name: strings.ToUpper(j.Source), Shared: true}}
+		}
+		r, err := walrelay.New(cfg)
 		if err != nil {
 			return err
 		}
 		return r.Run(ctx)
 	}
-	return fmt.Errorf("no candidate %q; there are %s", name, strings.Join(candidates(), ", "))
+	return fmt.Errorf("no candidate %q; there are %s", j.Candidate, strings.Join(candidates(), ", "))
 }
 
 // read is PostgreSQL alone: everything is decoded, and confirmed as it comes.
-func read(ctx context.Context, database, source string, end envelope.LSN) error {
-	cfg, err := pgconn.ParseConfig(database)
+func read(ctx context.Context, j job) error {
+	cfg, err := pgconn.ParseConfig(j.Database)
 	if err != nil {
 		return fmt.Errorf("read our own URL: %w", err)
 	}
-	c, err := slot.Connect(ctx, slot.Config{Postgres: cfg, Slot: source, Publication: baseSlot})
+	c, err := slot.Connect(ctx, slot.Config{Postgres: cfg, Slot: j.Source, Publication: baseSlot})
 	if err != nil {
 		return err
 	}
@@ -84,10 +104,11 @@ func read(ctx context.Context, database, source string, end envelope.LSN) error 
 	if err := c.Start(ctx, 0); err != nil {
 		return err
 	}
+	defer context.AfterFunc(ctx, c.Interrupt)()
 	var f slot.Frame
 	var d decode.Decoder
 	var m decode.Message
-	for last := envelope.LSN(0); last < end; {
+	for last := envelope.LSN(0); last < j.End; {
 		if err := c.Next(&f); err != nil {
 			return err
 		}
@@ -105,18 +126,36 @@ func read(ctx context.Context, database, source string, end envelope.LSN) error 
 			last = m.EndLSN
 		}
 	}
-	return c.Status(end, false)
+	return c.Status(j.End, false)
+}
+
+// readyMade is message n as the relay would make it.
+func readyMade(j *job, n int) publish.Message {
+	pos := envelope.Position{Epoch: 1, Commit: 0x1000000, Index: uint64(n)}
+	return publish.Message{
+		Subject: "outbox." + j.Source + ".order.placed",
+		Headers: []envelope.Header{
+			{Name: envelope.HeaderSource, Value: j.Source},
+			{Name: envelope.HeaderPosition, Value: pos.String()},
+			{Name: envelope.HeaderCommittedAt, Value: "2026-01-02T03:04:05.678901Z"},
+			{Name: envelope.HeaderAggregateType, Value: "order"},
+			{Name: envelope.HeaderAggregateID, Value: "123"},
+			{Name: envelope.HeaderEventType, Value: "placed"},
+			{Name: envelope.HeaderCreatedAt, Value: "2026-01-02 03:04:05.678901+00"},
+		},
+		MsgID: uuid.NewString(), Body: fmt.Appendf(nil, `{"n": %d, "x": %q}`, n, strings.Repeat("x", max(0, j.Size-20))),
+	}
 }
 
 // publishReady is JetStream alone: ready-made messages with the headers of a
 // relay go through our publisher.
-func publishReady(ctx context.Context, broker, source string, rows, size int) error {
-	conn, err := publish.Open(ctx, publish.ConnConfig{URLs: broker, Name: "bench"})
+func publishReady(ctx context.Context, j job) error {
+	conn, err := publish.Open(ctx, publish.ConnConfig{URLs: j.NATS, Name: "bench"})
 	if err != nil {
 		return err
 	}
 	defer conn.Close()
-	s := publish.New(conn, publish.Config{Stream: strings.ToUpper(source), Source: source, Stored: func(publish.StoredRun) {}})
+	s := publish.New(conn, publish.Config{Stream: strings.ToUpper(j.Source), Source: j.Source, Stored: func(publish.StoredRun) {}})
 	tail, err := s.Tail(ctx)
 	if err != nil {
 		return err
@@ -131,23 +170,9 @@ func publishReady(ctx context.Context, broker, source string, rows, size int) er
 		stop()
 		<-ended //nolint:errcheck // it ends because it was told to
 	}()
-	subject := "outbox." + source + ".order.placed"
-	headers := []envelope.Header{
-		{Name: envelope.HeaderSource, Value: source},
-		{Name: envelope.HeaderPosition, Value: ""},
-		{Name: envelope.HeaderCommittedAt, Value: "2026-01-02T03:04:05.678901Z"},
-		{Name: envelope.HeaderAggregateType, Value: "order"},
-		{Name: envelope.HeaderAggregateID, Value: "123"},
-		{Name: envelope.HeaderEventType, Value: "placed"},
-		{Name: envelope.HeaderCreatedAt, Value: "2026-01-02 03:04:05.678901+00"},
-	}
-	filler := strings.Repeat("x", max(0, size-20))
-	for n := range rows {
+	for n := range j.Rows {
+		m := readyMade(&j, n)
 		pos := envelope.Position{Epoch: 1, Commit: 0x1000000, Index: uint64(n)}
-		headers[1].Value = pos.String()
-		m := publish.Message{
-			Subject: subject, Headers: headers, MsgID: uuid.NewString(), Body: fmt.Appendf(nil, `{"n": %d, "x": %q}`, n, filler),
-		}
 		if err := s.Send(ctx, 1, pos, &m); err != nil {
 			return err
 		}

@@ -1,30 +1,35 @@
 // Command bench measures the relay against its two walls, side by side in one
 // run: PostgreSQL alone draining a backlog through a slot, JetStream alone
-// taking ready-made messages through our publisher, and the relay that joins
-// them.
+// taking ready-made messages through our publisher, a prototype that knows no
+// failure, the relay, and what users write: polling one by one and in batches.
 //
-// It starts throw-away servers on loopback. Only ratios within one table carry
-// over to another machine: each candidate drains the same backlog, several
-// rounds in turn, and each round is checked (every row stored once, in order).
-// BENCH_PROFILE names a folder for CPU profiles of the candidates.
+// It starts throw-away servers on loopback, or uses those of -database and
+// -nats, where it keeps to a schema, slots and streams of its own, refuses to
+// begin where they exist, and removes them again. Only ratios within one table
+// carry over to another machine: each candidate drains the same backlog,
+// several rounds in turn, and each round is checked (every row stored once, in
+// order). BENCH_PROFILE names a folder for CPU profiles of the candidates.
 package main
 
 import (
 	"context"
-	"encoding/json"
+	"errors"
 	"flag"
 	"fmt"
 	"os"
 	"os/signal"
 	"strings"
+	"time"
 
 	"github.com/walrelay/walrelay/internal/testenv"
 )
 
-type settings struct {
-	rows, perTx, size, rounds int
-	only                      string
-	json                      bool
+// options are the flags.
+type options struct {
+	at                  given
+	suite, out, compare string
+	latency             string
+	w                   workload
 }
 
 func main() {
@@ -36,54 +41,113 @@ func main() {
 }
 
 func start() error {
-	if len(os.Args) > 1 && os.Args[1] == "candidate" {
-		return candidate(os.Args[2:])
+	if len(os.Args) == 3 && os.Args[1] == "candidate" {
+		return candidate(os.Args[2])
 	}
-	var s settings
-	flag.IntVar(&s.rows, "rows", 200_000, "rows of the backlog")
-	flag.IntVar(&s.perTx, "tx", 1000, "rows a transaction")
-	flag.IntVar(&s.size, "size", 256, "bytes of a payload")
-	flag.IntVar(&s.rounds, "rounds", 3, "rounds, in each of which every candidate runs once")
-	flag.StringVar(&s.only, "only", "", "candidates to run, separated by commas; empty means all")
-	flag.BoolVar(&s.json, "json", false, "print JSON instead of a table")
+	o := options{w: base("one case")}
+	var only string
+	flag.StringVar(&o.at.database, "database", "", "PostgreSQL to measure at, instead of one of our own")
+	flag.StringVar(&o.at.nats, "nats", "", "NATS to measure at, instead of one of our own")
+	flag.StringVar(&o.suite, "suite", "", "a set of cases: quick or full; without it the one that the other flags describe")
+	flag.StringVar(&o.out, "out", "", "folder to write results.json and results.svg to")
+	flag.StringVar(&o.compare, "compare", "", "a file of ratios to compare with; fails where one is worse than its noise allows")
+	flag.StringVar(&o.latency, "latency", "", "commits a second, separated by commas: measure the time from commit to stored at each")
+	flag.IntVar(&o.w.Rows, "rows", o.w.Rows, "rows of the backlog")
+	flag.IntVar(&o.w.PerTx, "tx", o.w.PerTx, "rows a transaction")
+	flag.IntVar(&o.w.Size, "size", o.w.Size, "bytes of a payload")
+	flag.IntVar(&o.w.Aggregates, "aggregates", o.w.Aggregates, "aggregates")
+	flag.IntVar(&o.w.Rounds, "rounds", o.w.Rounds, "rounds, in each of which every candidate runs once")
+	flag.IntVar(&o.w.Replicas, "replicas", o.w.Replicas, "replicas of the stream, 1 or 3")
+	flag.BoolVar(&o.w.SyncAlways, "sync-always", false, "NATS syncs each write to disk")
+	flag.BoolVar(&o.w.Lanes, "lanes", false, "write to the stream as to a shared one")
+	flag.StringVar(&o.w.Batches, "batches", "", "the relay's --atomic-batches")
+	flag.DurationVar(&o.w.RoundTrip, "round-trip", 0, "added on the way to NATS")
+	flag.StringVar(&only, "only", "", "candidates, separated by commas; empty means all: "+strings.Join(candidates(), ", "))
 	flag.Parse()
+	o.w.Only = strings.FieldsFunc(only, func(r rune) bool { return r == ',' })
+	if (o.at.database == "") != (o.at.nats == "") {
+		return errors.New("-database and -nats go together")
+	}
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
-	return run(ctx, s)
+	return run(ctx, o)
 }
 
-func run(ctx context.Context, s settings) error {
-	if s.rows < 1 || s.perTx < 1 || s.size < 1 || s.rounds < 1 {
-		return fmt.Errorf("rows, tx, size and rounds must be at least 1")
+// say shows progress, apart from the results.
+func say(format string, args ...any) { fmt.Fprintf(os.Stderr, format+"\n", args...) }
+
+func run(ctx context.Context, o options) error {
+	cases := []workload{o.w}
+	switch o.suite {
+	case "":
+	case "quick":
+		cases = quick()
+	case "full":
+		cases = full()
+	default:
+		return fmt.Errorf("no suite %q; there are quick and full", o.suite)
 	}
-	fmt.Fprintf(os.Stderr, "making a backlog of %d rows, %d a transaction, %d bytes each\n", s.rows, s.perTx, s.size)
-	g, err := newGround(ctx, s)
+	for i := range cases {
+		if err := cases[i].problem(); err != nil {
+			return err
+		}
+	}
+	report := newReport()
+	began := time.Now()
+	for i, w := range cases {
+		say("case %d of %d, after %v: %s (%s)", i+1, len(cases), time.Since(began).Round(time.Second), w.Name, w.String())
+		results, err := measureCase(ctx, w, o.at)
+		if err != nil {
+			return fmt.Errorf("case %s: %w", w.Name, err)
+		}
+		report.add(w, results)
+		fmt.Fprintf(os.Stdout, "\n%s: %s, %d rounds\n", w.Name, w.String(), w.Rounds)
+		printTable(os.Stdout, summaries(results))
+	}
+	rates, err := ratesOf(o)
 	if err != nil {
 		return err
+	}
+	for _, rate := range rates {
+		found, err := measureLatency(ctx, o.at, rate)
+		if err != nil {
+			return fmt.Errorf("latency at %d commits a second: %w", rate, err)
+		}
+		report.Latency = append(report.Latency, found...)
+	}
+	printLatency(os.Stdout, report.Latency)
+	if o.out != "" {
+		if err := report.write(o.out); err != nil {
+			return err
+		}
+	}
+	if o.compare != "" {
+		return report.compare(o.compare, os.Stdout)
+	}
+	return nil
+}
+
+func measureCase(ctx context.Context, w workload, at given) ([]result, error) {
+	g, err := newGround(ctx, w, at)
+	if err != nil {
+		return nil, err
 	}
 	defer g.close()
 	var results []result
 	for _, name := range candidates() {
-		if s.only == "" || strings.Contains(","+s.only+",", ","+name+",") {
+		if w.wants(name) {
 			results = append(results, result{Name: name})
 		}
 	}
-	for round := range s.rounds {
+	for round := range w.Rounds {
 		for i := range results {
 			m, err := g.measure(ctx, results[i].Name, round)
 			if err != nil {
-				return fmt.Errorf("%s, round %d: %w", results[i].Name, round+1, err)
+				return nil, fmt.Errorf("%s, round %d: %w", results[i].Name, round+1, err)
 			}
 			results[i].add(m)
-			fmt.Fprintf(os.Stderr, "round %d  %-10s %8.0f events/s  %5.2f us CPU\n", round+1, results[i].Name, m.rate, m.cpu)
+			say("  round %d  %-10s %8.0f events/s  %6.2f us CPU", round+1, results[i].Name, m.rate, m.cpu)
 		}
 	}
-	if s.json {
-		return json.NewEncoder(os.Stdout).Encode(map[string]any{
-			"rows": s.rows, "rows_per_transaction": s.perTx, "payload_bytes": s.size, "rounds": s.rounds, "candidates": summaries(results),
-		})
-	}
-	fmt.Fprintf(os.Stdout, "%d rows, %d a transaction, %d bytes, %d rounds\n", s.rows, s.perTx, s.size, s.rounds)
-	printTable(os.Stdout, results)
-	return nil
+	return results, nil
 }

@@ -16,11 +16,11 @@ import (
 	"github.com/walrelay/walrelay/internal/slot"
 )
 
-// proto is a pipeline that knows no failure: slot, decode, publish with a window
+// prototype is a pipeline that knows no failure: slot, decode, publish with a window
 // and the chain's header, acknowledgements, confirm. It sends five more headers
 // of about the size of ours. It says what is reachable with the same two
 // servers and the same client libraries; the relay is measured against it.
-type proto struct {
+type prototype struct {
 	nc     *nats.Conn
 	msg    nats.Msg
 	prefix string
@@ -42,7 +42,7 @@ func runProto(ctx context.Context, database, broker, source string) error {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
 	defer nc.Close()
-	p := &proto{nc: nc, prefix: nats.NewInbox() + "."}
+	p := &prototype{nc: nc, prefix: nats.NewInbox() + "."}
 	p.room.L = &p.mu
 	sub, err := nc.Subscribe(p.prefix+"*", p.ack)
 	if err != nil {
@@ -76,7 +76,7 @@ func runProto(ctx context.Context, database, broker, source string) error {
 	return err
 }
 
-func (p *proto) relay(c *slot.Conn) error {
+func (p *prototype) relay(c *slot.Conn) error {
 	var f slot.Frame
 	var d decode.Decoder
 	var m decode.Message
@@ -116,7 +116,7 @@ func (p *proto) relay(c *slot.Conn) error {
 	}
 }
 
-func (p *proto) publish(n uint64, id, body []byte) error {
+func (p *prototype) publish(n uint64, id, body []byte) error {
 	p.mu.Lock()
 	for n-p.acked >= protoWindow && p.failed == nil {
 		p.room.Wait()
@@ -133,7 +133,7 @@ func (p *proto) publish(n uint64, id, body []byte) error {
 	return p.nc.PublishMsg(&p.msg)
 }
 
-func (p *proto) ack(m *nats.Msg) {
+func (p *prototype) ack(m *nats.Msg) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if !bytes.Contains(m.Data, []byte(`"seq":`)) || strings.Contains(string(m.Data), `"error"`) {

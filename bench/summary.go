@@ -38,19 +38,26 @@ func median(sorted []float64) float64 {
 }
 
 type summary struct {
-	Name         string  `json:"name"`
-	Rate         float64 `json:"events_per_second"`
-	Lowest       float64 `json:"lowest"`
-	Highest      float64 `json:"highest"`
-	CPU          float64 `json:"cpu_us_per_event"`
-	ServersCPU   float64 `json:"servers_cpu_us_per_event"`
-	PeakMB       float64 `json:"peak_rss_mb"`
-	RatioToProto float64 `json:"ratio_to_proto"`
+	Name       string  `json:"name"`
+	Rate       float64 `json:"events_per_second"`
+	Lowest     float64 `json:"lowest"`
+	Highest    float64 `json:"highest"`
+	CPU        float64 `json:"cpu_us_per_event"`
+	ServersCPU float64 `json:"servers_cpu_us_per_event"`
+	PeakMB     float64 `json:"peak_rss_mb"`
+	// Relay is the relay's rate divided by this one's: the median over the
+	// rounds, each of which has both.
+	Relay float64 `json:"relay_ratio,omitempty"`
 }
 
 func summaries(results []result) []summary {
+	var own *result
+	for i := range results {
+		if results[i].Name == relay {
+			own = &results[i]
+		}
+	}
 	var all []summary
-	wall := 0.0
 	for _, r := range results {
 		rates := r.column(func(m measurement) float64 { return m.rate })
 		s := summary{
@@ -60,23 +67,23 @@ func summaries(results []result) []summary {
 		}
 		rss := r.column(func(m measurement) float64 { return m.rss })
 		s.PeakMB = rss[len(rss)-1]
-		if r.Name == "proto" {
-			wall = s.Rate
+		if own != nil {
+			var ratios []float64
+			for i := range r.runs {
+				ratios = append(ratios, own.runs[i].rate/r.runs[i].rate)
+			}
+			slices.Sort(ratios)
+			s.Relay = median(ratios)
 		}
 		all = append(all, s)
-	}
-	for i := range all {
-		if wall > 0 {
-			all[i].RatioToProto = all[i].Rate / wall
-		}
 	}
 	return all
 }
 
-func printTable(w io.Writer, results []result) {
-	fmt.Fprintf(w, "%-12s %10s %10s %10s %8s %8s %8s %10s\n", "candidate", "events/s", "lowest", "highest", "self us", "servers", "peak MB", "/proto")
-	for _, s := range summaries(results) {
-		fmt.Fprintf(w, "%-12s %10.0f %10.0f %10.0f %8.2f %8.2f %8.0f %10.2f\n",
-			s.Name, s.Rate, s.Lowest, s.Highest, s.CPU, s.ServersCPU, s.PeakMB, s.RatioToProto)
+func printTable(w io.Writer, all []summary) {
+	fmt.Fprintf(w, "%-12s %10s %10s %10s %8s %8s %8s %12s\n", "candidate", "events/s", "lowest", "highest", "self us", "servers", "peak MB", "relay/this")
+	for _, s := range all {
+		fmt.Fprintf(w, "%-12s %10.0f %10.0f %10.0f %8.2f %8.2f %8.0f %12.2f\n",
+			s.Name, s.Rate, s.Lowest, s.Highest, s.CPU, s.ServersCPU, s.PeakMB, s.Relay)
 	}
 }

@@ -1,0 +1,226 @@
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/walrelay/walrelay/envelope"
+)
+
+// measure runs one candidate as a process of its own.
+func (g *ground) measure(ctx context.Context, name string, round int) (m measurement, err error) {
+	source := fmt.Sprintf("%s%d_%s", prefix, round, strings.ReplaceAll(name, "-", "_"))
+	rows := g.w.rows(name)
+	if _, err := g.db.Exec(ctx, `SELECT pg_copy_logical_replication_slot($1, $2)`, baseSlot, source); err != nil {
+		return m, fmt.Errorf("copy the slot: %w", err)
+	}
+	after := context.WithoutCancel(ctx)
+	defer func() {
+		// It stays active until PostgreSQL has seen the candidate go.
+		_, dropped := g.db.Exec(after, `SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1 AND active`, source)
+		if dropped == nil {
+			_, dropped = g.db.Exec(after, `SELECT pg_drop_replication_slot($1)`, source)
+		}
+		err = errors.Join(err, dropped)
+	}()
+	stream := strings.ToUpper(source)
+	if _, err := g.js.CreateStream(ctx, jetstream.StreamConfig{
+		Name: stream, Subjects: []string{"outbox." + source + ".>"}, Duplicates: 2 * time.Minute, MaxMsgs: -1, Replicas: g.w.Replicas,
+		AllowAtomicPublish: true,
+	}); err != nil {
+		return m, fmt.Errorf("make stream %s: %w", stream, err)
+	}
+	defer func() { err = errors.Join(err, g.js.DeleteStream(after, stream)) }()
+	if name == poll || name == pollBatch {
+		if err := g.fillPoll(ctx, rows); err != nil {
+			return m, err
+		}
+	}
+	end, err := envelope.ParseLSN(g.end)
+	if err != nil {
+		return m, err
+	}
+	task, err := json.Marshal(job{
+		Candidate: name, Database: g.url, NATS: g.nats, Source: source, Schema: schema, Rows: rows, Size: g.w.Size, End: end, Lanes: g.w.Lanes, Batches: g.w.Batches,
+	})
+	if err != nil {
+		return m, fmt.Errorf("encode the candidate's task: %w", err)
+	}
+	exe, err := os.Executable()
+	if err != nil {
+		return m, fmt.Errorf("find this program: %w", err)
+	}
+	cmd := exec.CommandContext(after, exe, "candidate", string(task))
+	cmd.Stderr = os.Stderr
+	before := g.serversCPU()
+	started := time.Now()
+	if err := g.launch(cmd); err != nil {
+		return m, fmt.Errorf("start the candidate: %w", err)
+	}
+	took, err := g.finish(ctx, cmd, name, stream, rows, started)
+	if err != nil {
+		return m, err
+	}
+	m = measured(cmd, rows, took, g.serversCPU()-before)
+	if name == reader || name == single {
+		return m, nil
+	}
+	return m, g.check(ctx, stream, rows)
+}
+
+// launch starts the candidate. Where the servers are ours they see to it that it
+// ends with us; else its own signal handling must do.
+func (g *ground) launch(cmd *exec.Cmd) error {
+	if g.env != nil {
+		return g.env.Child(cmd)
+	}
+	return cmd.Start()
+}
+
+func measured(cmd *exec.Cmd, rows int, took, servers time.Duration) measurement {
+	n := float64(rows)
+	m := measurement{
+		rate:   n / took.Seconds(),
+		cpu:    float64((cmd.ProcessState.UserTime() + cmd.ProcessState.SystemTime()).Microseconds()) / n,
+		server: float64(servers.Microseconds()) / n,
+	}
+	if usage, ok := cmd.ProcessState.SysUsage().(*syscall.Rusage); ok {
+		m.rss = float64(usage.Maxrss) / 1024
+	}
+	return m
+}
+
+// finish waits until the stream holds everything (the reader: until it ends),
+// then ends the candidate.
+func (g *ground) finish(ctx context.Context, cmd *exec.Cmd, name, stream string, rows int, started time.Time) (time.Duration, error) {
+	ended := make(chan error, 1)
+	go func() { ended <- cmd.Wait() }()
+	if name == reader {
+		select {
+		case err := <-ended:
+			return time.Since(started), err
+		case <-ctx.Done():
+			_ = cmd.Process.Kill()
+			return 0, errors.Join(ctx.Err(), <-ended)
+		}
+	}
+	tick := time.NewTicker(20 * time.Millisecond)
+	defer tick.Stop()
+	var took time.Duration
+	for took == 0 {
+		select {
+		case err := <-ended:
+			return 0, fmt.Errorf("the candidate ended too early: %w", err)
+		case <-ctx.Done():
+			_ = cmd.Process.Kill()
+			return 0, errors.Join(ctx.Err(), <-ended)
+		case <-tick.C:
+			s, err := g.js.Stream(ctx, stream)
+			if err == nil && s.CachedInfo().State.Msgs >= uint64(rows) {
+				took = s.CachedInfo().State.LastTime.Sub(started)
+			}
+		}
+	}
+	_ = cmd.Process.Signal(os.Interrupt)
+	if err := <-ended; err != nil {
+		return 0, fmt.Errorf("the candidate ended: %w", err)
+	}
+	return took, nil
+}
+
+// check reads the stream: every row once, in order, with an id. Lanes keep the
+// order of each aggregate; there is one row of each in a round of them.
+func (g *ground) check(ctx context.Context, stream string, rows int) error {
+	consumer, err := g.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{})
+	if err != nil {
+		return fmt.Errorf("read stream %s: %w", stream, err)
+	}
+	messages, err := consumer.Messages(jetstream.PullMaxMessages(5000))
+	if err != nil {
+		return fmt.Errorf("read stream %s: %w", stream, err)
+	}
+	defer messages.Stop()
+	aggregates := 1
+	if g.w.Lanes {
+		aggregates = g.w.Aggregates
+	}
+	next := make([]int, aggregates) // of each aggregate
+	for n := range next {
+		next[n] = n
+	}
+	for i := range rows {
+		msg, err := messages.Next()
+		if err != nil {
+			return fmt.Errorf("read stream %s: %w", stream, err)
+		}
+		n, err := rowOf(msg.Data())
+		if err != nil || n != next[n%aggregates] || msg.Headers().Get(envelope.HeaderMsgID) == "" {
+			return fmt.Errorf("message %d of stream %s is row %d, out of order or without an id: %w", i+1, stream, n, err)
+		}
+		next[n%aggregates] += aggregates
+	}
+	return nil
+}
+
+// rowOf reads the number of the row from the beginning of its payload.
+func rowOf(payload []byte) (int, error) {
+	text, _, _ := strings.Cut(strings.TrimPrefix(string(payload), `{"n": `), ",")
+	return strconv.Atoi(text)
+}
+
+// serversCPU is what our PostgreSQL with its children and NATS have used so
+// far; nothing where the servers are given.
+func (g *ground) serversCPU() (sum time.Duration) {
+	for _, pid := range g.pids {
+		sum += treeCPU(pid)
+	}
+	return sum
+}
+
+// treeCPU adds what a process has used to what its children have, the ended
+// ones included.
+func treeCPU(pid int) time.Duration {
+	entries, err := os.ReadDir("/proc")
+	if err != nil {
+		return 0
+	}
+	const ticksPerSecond = 100 // USER_HZ on every Linux that Go knows
+	var total int64
+	for _, e := range entries {
+		id, err := strconv.Atoi(e.Name())
+		if err != nil {
+			continue
+		}
+		stat, err := os.ReadFile("/proc/" + e.Name() + "/stat")
+		if err != nil {
+			continue // it has ended meanwhile
+		}
+		fields := strings.Fields(string(stat[strings.LastIndexByte(string(stat), ')')+1:]))
+		if len(fields) < 15 {
+			continue
+		}
+		parent, _ := strconv.Atoi(fields[1])
+		if id != pid && parent != pid {
+			continue
+		}
+		last := 13
+		if id == pid {
+			last = 15 // children that have ended count too
+		}
+		for _, f := range fields[11:last] {
+			v, _ := strconv.ParseInt(f, 10, 64)
+			total += v
+		}
+	}
+	return time.Duration(total) * time.Second / ticksPerSecond
+}
