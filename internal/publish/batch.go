@@ -66,11 +66,12 @@ func (b *batcher) wanted(f StreamFacts) bool {
 // have to go singly.
 func (b *batcher) refused(end uint64, n int, f *failure) {
 	b.singly = max(b.singly, end)
-	if f.code == codeBatchTooLarge {
+	switch {
+	case f.code == codeBatchTooLarge:
 		b.most = max(2, n/2)
-		return
+	case f.class != ClassEnvironment || isBatchCode(f.code):
+		b.failed++
 	}
-	b.failed++
 }
 
 // together gives how many of the messages that wait are to be sent now as one
@@ -80,10 +81,10 @@ func (s *Stream) together() int {
 		return 1
 	}
 	switch {
-	case s.w.groups >= groupsMost:
-		return 0
 	case s.w.next < s.batches.singly, s.state != StateFlowing:
 		return 1
+	case s.w.groups >= groupsMost:
+		return 0
 	}
 	most := min(uint64(s.batches.most), s.w.tail-s.w.next, uint64(s.limit-s.w.inFlight())) //nolint:gosec // pump has room for one at least
 	n, size := 0, 0

@@ -12,8 +12,10 @@ func benchMessage() *Message {
 	return &Message{
 		Subject: "ev.order.placed", MsgID: "0191b2c0-5a3e-7c9a-8f00-1b2c3d4e5f60", Body: make([]byte, 256),
 		Headers: []envelope.Header{
-			{Name: envelope.HeaderSource, Value: "bench"}, {Name: envelope.HeaderPosition, Value: "1/0/16B3748/0"},
-			{Name: envelope.HeaderAggregateType, Value: "order"}, {Name: envelope.HeaderAggregateID, Value: "42"},
+			{Name: envelope.HeaderSource, Value: "bench"},
+			{Name: envelope.HeaderPosition, Value: "1/0/16B3748/0"},
+			{Name: envelope.HeaderAggregateType, Value: "order"},
+			{Name: envelope.HeaderAggregateID, Value: "42"},
 			{Name: envelope.HeaderEventType, Value: "order.placed"},
 		},
 	}
