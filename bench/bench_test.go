@@ -21,9 +21,9 @@ func TestMain(m *testing.M) {
 	if len(os.Args) == 3 && os.Args[1] == "candidate" {
 		if err := candidate(os.Args[2]); err != nil {
 			fmt.Fprintln(os.Stderr, err)
-			os.Exit(1) //nolint:forbidigo // the candidate's process
+			os.Exit(1)
 		}
-		os.Exit(0) //nolint:forbidigo // as above
+		os.Exit(0)
 	}
 	envtest.Main(m)
 }
@@ -64,7 +64,9 @@ func left(t *testing.T, at given) []string {
 func TestGivenServersAreLeftAsTheyWere(t *testing.T) {
 	t.Parallel()
 	at := given{database: envtest.Postgres(t, testenv.PGConfig{}).URL("postgres"), nats: envtest.NATS(t, testenv.NATSConfig{}).URL()}
-	small := func(w *workload) { w.Rows, w.PerTx, w.Rounds, w.Only = 300, 7, 1, []string{reader, proto, relay, pollBatch, poll} }
+	small := func(w *workload) {
+		w.Rows, w.PerTx, w.Rounds, w.Only = 300, 7, 1, []string{reader, proto, relay, pollBatch, poll}
+	}
 	out := t.TempDir()
 	if err := run(t.Context(), options{at: at, out: out, w: base("small", small)}); err != nil {
 		t.Fatal(err)
@@ -72,7 +74,7 @@ func TestGivenServersAreLeftAsTheyWere(t *testing.T) {
 	if found := left(t, at); len(found) > 0 {
 		t.Errorf("left behind: %v", found)
 	}
-	text, err := os.ReadFile(filepath.Join(out, "results.json")) //nolint:gosec // a folder of the test's own
+	text, err := os.ReadFile(filepath.Join(out, "results.json"))
 	if err != nil {
 		t.Fatal(err)
 	}
