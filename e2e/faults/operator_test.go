@@ -57,12 +57,11 @@ func (s *stage) verb(ctx context.Context, most int, args ...string) error {
 func (s *stage) verbOnce(ctx context.Context, most int, args ...string) error {
 	w := s.now()
 	args = slices.Concat(args, []string{"--database-url", w.DatabaseURL, "--source", w.Source})
-	switch args[0] {
-	case "replay":
+	if args[0] == "replay" {
 		args = slices.Concat(args, s.routing())
-	case "deadletters":
 	}
 	cmd := exec.CommandContext(ctx, fixture.Binary(s.t), args...)
+	cmd.Env = fixture.Environment()
 	out, err := cmd.CombinedOutput()
 	if exit, ok := errors.AsType[*exec.ExitError](err); ok && exit.ExitCode() >= 0 && exit.ExitCode() <= most {
 		return nil
