@@ -23,7 +23,10 @@ func TestEachFaultAlone(t *testing.T) {
 	}{
 		{"relay and servers", single, slices.Concat(relayFaults(), brokerFaults(), databaseFaults()), nil},
 		{"wires", single, wireFaults(), nil},
-		{"streams", single, streamFaults(), []string{"--heal-limit", "20"}},
+		// What a purge has removed is sent again when a stream is filled after it.
+		{"streams", single, named("stream full", "stream purged"), nil},
+		{"a stream made anew", single, named("stream made anew"), nil},
+		{"a stream restored", single, named("stream restored"), []string{"--heal-limit", "20"}},
 		{"slot and publication", single, slices.Concat(slotFaults(), publicationFaults(), jobFaults()), nil},
 		{"histories", single, historyFaults(), nil},
 		{"cluster", cluster, brokerFaults(), nil},
@@ -57,14 +60,15 @@ func TestFaultsInPairs(t *testing.T) {
 		{"what is recorded late", single, [][]string{
 			{"SQL wire upstream slow", "relay killed"}, {"SQL wire upstream slow", "NATS wire cut"}, {"SQL wire upstream slow", "relay killed"},
 		}, nil},
-		{"what is forgotten", single, [][]string{{"stream purged", "relay killed"}, {"NATS frozen", "PostgreSQL killed"}}, []string{"--window", "8", "--on-poison", "park"}},
-		{"who is overtaken", cluster, [][]string{{"relay overtaken", "NATS leader frozen"}, {"relay overtaken", "PostgreSQL killed"}}, []string{"--on-poison", "park"}},
+		{"what is forgotten", single, [][]string{{"stream purged", "relay killed"}, {"NATS frozen", "PostgreSQL killed"}}, []string{"--window", "8"}},
+		{"who is overtaken", cluster, [][]string{{"relay overtaken", "NATS leader frozen"}, {"relay overtaken", "NATS node killed"}}, []string{"--silence", "30s"}},
 	} {
 		t.Run(g.name, func(t *testing.T) {
 			t.Parallel()
 			p := &plan{seed: fixture.Seed(t, fixedSeed), kind: g.kind, flags: g.flags}
 			for _, pair := range g.pairs {
-				p.add(named(pair...)...)
+				f := named(pair...)
+				p.within(f[0], f[1])
 			}
 			drill(t, p)
 		})

@@ -69,7 +69,14 @@ func showCopy(ctx context.Context, s *stage) error {
 		if err := swap(data+".true", s.copied); err != nil {
 			return err
 		}
-		rest(ctx, 4*time.Second)
+		before := s.load.Committed()
+		if err := s.persist(ctx, func(context.Context) error { return s.load.Reached(before + 200) }); err != nil {
+			return err
+		}
+		// Now its write-ahead log ends behind what the streams hold.
+		s.withRelay((*fixture.Relay).Kill)
+		s.startRelay()
+		rest(ctx, 3*time.Second)
 		return swap(data+".other", data+".true")
 	})
 }

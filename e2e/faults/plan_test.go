@@ -75,6 +75,14 @@ func (p *plan) add(faults ...fault) {
 	p.acts = append(p.acts, a)
 }
 
+// within has the second fault come and go while the first one holds.
+func (p *plan) within(first, second fault) {
+	a := act{p.moment(first), p.moment(second)}
+	a[0].after, a[0].lasts = 0, 2500*time.Millisecond
+	a[1].after = time.Second + a[1].after
+	p.acts = append(p.acts, a)
+}
+
 // randomPlan makes a plan of one to three acts, most of them pairs.
 func randomPlan(seed uint64, long bool) *plan {
 	rnd := fixture.Random(seed, "plan")
