@@ -135,6 +135,14 @@ drill-long: deps ## Run the drills that `make test` shortens at full length: a m
 $(OLDEST_NATS): tools/nats/go.mod
 	CGO_ENABLED=0 $(GO) build -modfile=tools/nats/go.mod -o $@ github.com/nats-io/nats-server/v2
 
+# How long drills are run, or the one drill that is to be run again.
+DRILL_TIME ?= 30m
+DRILL_SEED ?= 0
+
+.PHONY: drill
+drill: deps ## Drill faults in pairs with fresh seeds for DRILL_TIME=30m; DRILL_SEED repeats one
+	@$(GO) run ./e2e/faults/drill -time $(DRILL_TIME) -seed $(DRILL_SEED)
+
 # Without cgo, so that what is compiled here serves the test of the Dockerfile,
 # which builds without cgo too.
 .PHONY: lint

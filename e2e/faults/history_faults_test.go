@@ -1,0 +1,82 @@
+package faults_test
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"time"
+
+	"github.com/walrelay/walrelay/e2e/fixture"
+	"github.com/walrelay/walrelay/internal/testenv"
+)
+
+func historyFaults() []fault {
+	return []fault{{
+		name: "older copy of PostgreSQL for a while", fits: []kind{single},
+		on:     []string{"database", "relay", "slot", "publication", "stream", "broker", "job"},
+		inject: copyDatabase, mend: showCopy,
+	}}
+}
+
+// copyDatabase copies the files of the database.
+func copyDatabase(ctx context.Context, s *stage) error {
+	if err := s.primary.Stop(ctx, testenv.Fast); err != nil {
+		return err
+	}
+	s.copied = s.t.TempDir() + "/data"
+	// The files are another user's.
+	if out, err := exec.CommandContext(ctx, "cp", "-a", s.primary.DataDir(), s.copied).CombinedOutput(); err != nil {
+		return fmt.Errorf("copy the database's files: %w: %s", err, out)
+	}
+	if err := s.primary.Start(ctx); err != nil {
+		return err
+	}
+	// The streams have to hold what the copy lacks, each of them, or nothing
+	// tells it from the true one.
+	before := s.load.Committed()
+	err := s.persist(ctx, func(context.Context) error { return s.load.Reached(before + 60) })
+	if err != nil {
+		return err
+	}
+	return s.now().Settled(ctx)
+}
+
+// showCopy has the relay, and the writers, see that copy for a while: another
+// history, which takes more writes than the true one since. Nothing of it may be
+// published, and nothing be confirmed to the true one for it.
+func showCopy(ctx context.Context, s *stage) error {
+	data := s.primary.DataDir()
+	swap := func(away, back string) error {
+		if err := s.primary.Stop(ctx, testenv.Fast); err != nil {
+			return err
+		}
+		if err := os.Rename(data, away); err != nil {
+			return err
+		}
+		if out, err := exec.CommandContext(ctx, "mv", back, data).CombinedOutput(); err != nil {
+			return fmt.Errorf("move the database's files: %w: %s", err, out)
+		}
+		if err := s.primary.Start(ctx); err != nil {
+			return err
+		}
+		// One that has halted looks again after a minute.
+		s.withRelay((*fixture.Relay).Kill)
+		s.startRelay()
+		return nil
+	}
+	return s.now().Hands(ctx, func() error {
+		if err := swap(data+".true", s.copied); err != nil {
+			return err
+		}
+		before := s.load.Committed()
+		if err := s.persist(ctx, func(context.Context) error { return s.load.Reached(before + 200) }); err != nil {
+			return err
+		}
+		// Now its write-ahead log ends behind what the streams hold.
+		s.withRelay((*fixture.Relay).Kill)
+		s.startRelay()
+		rest(ctx, 3*time.Second)
+		return swap(data+".other", data+".true")
+	})
+}
