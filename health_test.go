@@ -191,7 +191,14 @@ func TestA15TheSLOAndReadinessAreRightInEveryState(t *testing.T) {
 	if err := broker.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	w.shows(scrape{ready: true, lag: none, has: []string{`walrelay_events_total{outcome="stored"} 504`}})
+	w.shows(scrape{ready: true, lag: none, has: []string{`walrelay_events_total{outcome="stored"} 504`, "walrelay_commit_to_stored_seconds_count 504"}})
+	// Three events have waited for a broker that was stopped and started.
+	_, metrics := w.get("/metrics")
+	_, rest, _ := strings.Cut(metrics, "\nwalrelay_commit_to_stored_seconds_sum ")
+	var sum float64
+	if _, err := fmt.Sscan(rest, &sum); err != nil || sum < 0.1 || sum > 600 {
+		t.Errorf("walrelay_commit_to_stored_seconds_sum is %v, %v, want some seconds: what the events have waited", sum, err)
+	}
 
 	// A standby knows nothing of the slot, and says that it delivers nothing.
 	second := watch(t, p.cfg)
