@@ -2,9 +2,9 @@ package walrelay
 
 import (
 	"bytes"
-	"fmt"
 
 	"github.com/walrelay/walrelay/envelope"
+	"github.com/walrelay/walrelay/internal/slot"
 )
 
 // readSignKey reads the key that signs this session's messages.
@@ -12,16 +12,39 @@ func (s *session) readSignKey() error {
 	if s.cfg.SignKey == nil {
 		return nil
 	}
-	text, err := s.cfg.SignKey()
+	key, text, err := s.cfg.signingKey()
 	if err != nil {
-		return fmt.Errorf("read the key that signs messages: %w", err)
-	}
-	key, err := envelope.ParseSigningKey(text)
-	if err != nil {
-		return fmt.Errorf("read the key that signs messages: %w", err)
+		return err
 	}
 	s.signKey, s.signKeyText = &key, text
 	return nil
+}
+
+func (c *Config) signingKey() (key envelope.Key, text []byte, err error) {
+	if text, err = c.SignKey(); err == nil {
+		key, err = envelope.ParseSigningKey(text)
+	}
+	if err != nil {
+		return key, nil, &slot.MisfitError{
+			Object: "the key that signs messages", Problem: "cannot be used: " + err.Error(),
+			Fix: "walrelay sign-key > FILE, and --sign-key-file FILE; consumers need its line or its public half first",
+		}
+	}
+	return key, text, nil
+}
+
+// lookAtSigning says which key signs.
+func (d *brokerDoctor) lookAtSigning() {
+	const name = "signing key"
+	if d.cfg.SignKey == nil {
+		return
+	}
+	key, _, err := d.cfg.signingKey()
+	if err != nil {
+		d.refuse(VerdictFail, name, "none", err)
+		return
+	}
+	d.ok(name, key.String(), "each message is signed, for consumers that take no other")
 }
 
 // signKeyReplaced says that there is another key now. One that cannot be read is

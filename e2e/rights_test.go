@@ -65,6 +65,7 @@ func TestTheRolesAndPermissionsThatShipAreEnoughForARelay(t *testing.T) {
 			t.Errorf("doctor with the rights that ship: %+v", c)
 		}
 	}
+	run(slices.Concat(database, broker), "config") // which shows no secret, as none of these does
 	run(slices.Concat(database, broker), "replay", "--yes", "--since", "1h")
 	run(database, "pause")
 	run(database, "resume")

@@ -129,6 +129,21 @@ func TestNoTwoMessagesHaveOneSignature(t *testing.T) {
 	})
 }
 
+// Signs between the parts do not pass for the parts.
+func TestWhatLooksLikeABoundaryIsNone(t *testing.T) {
+	t.Parallel()
+	k := newKey(t, envelope.KindHMAC, "k1")
+	for _, c := range [][2]struct{ subject, id string }{
+		{{"a,:b", "c"}, {"a", "b,:c"}},
+		{{"a,1:b", "c"}, {"a", "b,1:c"}},
+		{{"ab", "c"}, {"a", "bc"}},
+	} {
+		if k.Sign(c[0].subject, c[0].id, nil, nil) == k.Sign(c[1].subject, c[1].id, nil, nil) {
+			t.Errorf("%q and %q have one signature", c[0], c[1])
+		}
+	}
+}
+
 // I10: a key file that is wrong is explained by line, and never shown.
 func TestAKeyFileIsReadOrExplained(t *testing.T) {
 	t.Parallel()
