@@ -26,7 +26,7 @@ import (
 func signKey(t *testing.T, id, kind string) (line, verifiers string) {
 	t.Helper()
 	// It prints a secret because that is its work, so not by verb.
-	out, err := osexec.Command(fixture.Binary(t), "sign-key", "--id", id, "--kind", kind).Output()
+	out, err := osexec.Command(fixture.Binary(t), "sign-key", "--key-id", id, "--kind", kind).Output()
 	if err != nil {
 		t.Fatalf("walrelay sign-key: %v", err)
 	}

@@ -36,7 +36,7 @@ func (s *signing) checkSigning() error {
 }
 
 type signKeyCmd struct {
-	ID     string `name:"id" help:"Name of the key; each message names the key that signed it." default:"k1" placeholder:"NAME"`
+	ID     string `name:"key-id" help:"Name of the key; each message names the key that signed it." default:"k1" placeholder:"NAME"`
 	Kind   string `help:"ed25519: those who verify cannot sign; hmac-sha256: one secret for both sides." enum:"ed25519,hmac-sha256" default:"ed25519"`
 	Public string `help:"Show instead the line of those who verify, for the key in this file." placeholder:"FILE"`
 }
@@ -55,7 +55,7 @@ func (c *signKeyCmd) key() (envelope.Key, error) {
 	if c.Public == "" {
 		key, err := envelope.NewKey(c.Kind, c.ID)
 		if err != nil {
-			return key, &usageError{&walrelay.ConfigError{Field: "ID", Value: c.ID, Reason: err.Error()}}
+			return key, &usageError{&walrelay.ConfigError{Field: "KeyID", Value: c.ID, Reason: err.Error()}}
 		}
 		return key, nil
 	}
