@@ -121,7 +121,7 @@ func billing(t *testing.T, w *fixture.World, keys string) (stop func()) {
 // when its database has forgotten what it applied.
 func TestEveryMessageIsSignedAndAConsumerTakesNoOther(t *testing.T) {
 	t.Parallel()
-	w := fixture.New(t, fixture.Config{Flags: observed()})
+	w := fixture.New(t, fixture.Config{Flags: observed("--shared")})
 	first, firstPublic := signKey(t, "k1", envelope.KindEd25519)
 	second, _ := signKey(t, "k2", envelope.KindHMAC)
 	key, keys := filepath.Join(t.TempDir(), "key"), filepath.Join(t.TempDir(), "keys")
@@ -158,11 +158,10 @@ func TestEveryMessageIsSignedAndAConsumerTakesNoOther(t *testing.T) {
 		t.Fatalf("walrelay replay = %d: %s", code, out)
 	}
 	w.Stored(10)
-	// Somebody else writes to the stream.
+	// Somebody else writes to the stream, as he may where it is shared.
 	if _, err := w.JetStream.Publish(t.Context(), "outbox."+w.Source+".order.placed", []byte(`{"n": 1}`), jetstream.WithMsgID("forged")); err != nil {
 		t.Fatal(err)
 	}
-	// The relay recognises him, and goes on.
 	w.Place(1)
 	effects(6)
 	// Another key, while the relay runs.
