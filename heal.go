@@ -28,9 +28,6 @@ const (
 func (s *session) healOpen(ctx context.Context) error {
 	var gaps []witness.Gap
 	var jobs []job.Job
-	// Those that this session found before are in the list; one that is found
-	// from here on sets it again.
-	s.gapOpen.Store(false)
 	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
 		if gaps, err = witness.OpenGaps(ctx, conn, s.cfg.Schema, s.cfg.Source); err != nil {
 			return err

@@ -291,6 +291,7 @@ func TestWhatHappensToManyEventsIsNotLoggedForEach(t *testing.T) {
 	if p := replayed(t, w, 0, "--since", "1h"); p.Present != 300 {
 		t.Errorf("the replay: %+v, want all of it present", p)
 	}
+	w.Check()
 	relay.Stop(fixture.Patience)
 	lines, more := 0, 0
 	for line := range strings.Lines(relay.Text()) {
@@ -305,5 +306,4 @@ func TestWhatHappensToManyEventsIsNotLoggedForEach(t *testing.T) {
 	if lines < 2 || lines > 12 || lines+more < 300 {
 		t.Errorf("%d lines say that publishing waits, and count %d more; want ten and the number of the others", lines, more)
 	}
-	w.Check()
 }
