@@ -74,7 +74,7 @@ func New(cfg Config) (*Relay, error) {
 // DrainTimeout), confirms it and returns nil. It waits for whatever time or an
 // operator can mend, for ever, and names it in [Relay.Status].
 func (r *Relay) Run(ctx context.Context) error {
-	defer r.often.Flush()
+	defer r.often.Flush(context.WithoutCancel(ctx))
 	nats := natsConnection(&r.cfg, "walrelay "+r.cfg.Source)
 	nats.Logger = r.log
 	conn, err := publish.Open(ctx, nats)

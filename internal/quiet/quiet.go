@@ -31,9 +31,6 @@ func New(next slog.Handler) *Handler {
 	return &Handler{next: next, all: &repeats{of: map[key]*repeat{}}}
 }
 
-// nobodys is the context of what a timer tells.
-var nobodys = context.Background()
-
 type key struct{ message, stream string }
 
 // repeats is shared by all handlers that were derived from one.
@@ -58,13 +55,13 @@ func (h *Handler) Enabled(ctx context.Context, level slog.Level) bool {
 
 // Handle passes the record on, or counts it.
 func (h *Handler) Handle(ctx context.Context, r slog.Record) error {
-	if r.Level < slog.LevelInfo || h.pass(&r) {
+	if r.Level < slog.LevelInfo || h.pass(ctx, &r) {
 		return h.next.Handle(ctx, r)
 	}
 	return nil
 }
 
-func (h *Handler) pass(r *slog.Record) bool {
+func (h *Handler) pass(ctx context.Context, r *slog.Record) bool {
 	k := key{message: r.Message, stream: h.stream}
 	r.Attrs(func(a slog.Attr) bool {
 		if a.Key == "stream" {
@@ -77,7 +74,8 @@ func (h *Handler) pass(r *slog.Record) bool {
 	of := h.all.of[k]
 	if of == nil {
 		of = &repeat{}
-		of.timer = time.AfterFunc(every, func() { h.all.due(k) })
+		ctx = context.WithoutCancel(ctx)
+		of.timer = time.AfterFunc(every, func() { h.all.due(ctx, k) })
 		h.all.of[k] = of
 	}
 	if of.passed < most {
@@ -90,7 +88,7 @@ func (h *Handler) pass(r *slog.Record) bool {
 }
 
 // due ends a minute of one message.
-func (a *repeats) due(k key) {
+func (a *repeats) due(ctx context.Context, k key) {
 	a.mu.Lock()
 	of := a.of[k]
 	if of == nil { // flushed
@@ -106,26 +104,26 @@ func (a *repeats) due(k key) {
 	}
 	a.mu.Unlock()
 	if tell != nil {
-		tell()
+		tell(ctx)
 	}
 }
 
 // take gives what tells of the records since the last line; nil if there are
 // none.
-func (r *repeat) take() (tell func()) {
+func (r *repeat) take() (tell func(context.Context)) {
 	if r.more == 0 {
 		return nil
 	}
 	record, by := r.last, r.by
 	record.AddAttrs(slog.Int("more", r.more))
 	r.more = 0
-	return func() { _ = by.Handle(nobodys, record) } // nobody is there who could be told
+	return func(ctx context.Context) { _ = by.Handle(ctx, record) } // nobody is there who could be told
 }
 
 // Flush tells what was counted and not told yet, and forgets it.
-func (h *Handler) Flush() {
+func (h *Handler) Flush(ctx context.Context) {
 	h.all.mu.Lock()
-	var tell []func()
+	var tell []func(context.Context)
 	for k, of := range h.all.of {
 		of.timer.Stop()
 		if t := of.take(); t != nil {
@@ -135,7 +133,7 @@ func (h *Handler) Flush() {
 	}
 	h.all.mu.Unlock()
 	for _, t := range tell {
-		t()
+		t(ctx)
 	}
 }
 

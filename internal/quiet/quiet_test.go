@@ -61,7 +61,7 @@ func TestWhatRepeatsItselfIsCounted(t *testing.T) {
 		if got := out.String(); got != "level=WARN msg=waits i=1001\n" {
 			t.Errorf("when it comes again: %q, want it at once", got)
 		}
-		h.Flush()
+		h.Flush(t.Context())
 	})
 }
 
@@ -75,7 +75,7 @@ func TestStreamsAreCountedApart(t *testing.T) {
 		log.With(slog.Int("session", i), slog.String("stream", "A")).Info("goes on")
 		log.WithGroup("g").Info("goes on", slog.String("stream", "B"))
 	}
-	h.Flush()
+	h.Flush(t.Context())
 	for _, want := range []string{"session=14 stream=A more=5", "g.stream=B g.more=5"} {
 		if !strings.Contains(out.String(), want) {
 			t.Errorf("the log lacks %q:\n%s", want, out.String())
@@ -85,7 +85,7 @@ func TestStreamsAreCountedApart(t *testing.T) {
 		t.Errorf("%d lines, want 10 and a count for each of two streams", n)
 	}
 	out.Reset()
-	h.Flush()
+	h.Flush(t.Context())
 	if out.Len() > 0 {
 		t.Errorf("a second flush tells %q", out.String())
 	}
