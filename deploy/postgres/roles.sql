@@ -69,6 +69,15 @@ BEGIN
     -- never be updated, and a trigger refuses to update the others.
     GRANT SELECT, DELETE, UPDATE (seq) ON walrelay.outbox TO walrelay_relay;
 
+    -- Partitions (walrelay migrate --partitioned) are made and dropped by
+    -- functions with the rights of their owner; rows of the default one go one
+    -- by one.
+    IF to_regclass('walrelay.outbox_default') IS NOT NULL THEN
+        GRANT SELECT, DELETE, UPDATE (seq) ON walrelay.outbox_default TO walrelay_relay;
+        GRANT EXECUTE ON FUNCTION walrelay.make_partition(bigint), walrelay.unproven_rows(regclass, pg_snapshot, boolean),
+            walrelay.hold_partition(regclass), walrelay.drop_partition(regclass) TO walrelay_relay;
+    END IF;
+
     -- A writer cannot say when a row was written or by which transaction: what
     -- is healed and what is deleted is judged by these. It reads no event; id is
     -- for RETURNING and ON CONFLICT.

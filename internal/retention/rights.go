@@ -3,6 +3,7 @@ package retention
 import (
 	"context"
 	"fmt"
+	"slices"
 	"strings"
 
 	"github.com/jackc/pgx/v5"
@@ -37,10 +38,17 @@ func (c *Cleaner) Lacks(ctx context.Context) (lacks []string, fix string, err er
 	}
 	for _, t := range c.Tables {
 		parts, err := c.parts(ctx, t)
+		var whole []partition
+		if err == nil {
+			whole, err = c.partitions(ctx, t)
+		}
 		if err != nil {
 			return nil, "", fmt.Errorf("look at table %q.%q: %w", t.Schema, t.Name, err)
 		}
 		for _, part := range parts {
+			if slices.ContainsFunc(whole, func(p partition) bool { return slices.Equal(p.name, part) }) {
+				continue // it goes as a whole, by the rights of its owner
+			}
 			if err := look(part, "DELETE", mayDelete); err != nil {
 				return nil, "", err
 			}
