@@ -53,7 +53,7 @@ type entry struct {
 	tx         uint64
 	pos        envelope.Position
 	table      string
-	committed  int64    // CommittedAt in microseconds since 1970, the precision that PostgreSQL has; 0: not given
+	committed  int64 // CommittedAt in microseconds since 1970, the precision that PostgreSQL has; 0: not given
 	done       func(stored bool)
 	fail       *failure // the refusal of the last attempt
 	subjectLen int
