@@ -111,19 +111,6 @@ func TestTheUnitOfSystemdIsHardenedAndStartsARelay(t *testing.T) {
 	}
 }
 
-// withoutToken takes away a setting that the program may not have yet.
-func withoutToken(t *testing.T, config string) string {
-	t.Helper()
-	var help, complaint bytes.Buffer
-	if code := run([]string{"run", "--help"}, &help, &complaint); code != 0 {
-		t.Fatalf("walrelay run --help = %d: %s", code, complaint.String())
-	}
-	if strings.Contains(help.String(), "--admin-token-file") {
-		return config
-	}
-	return regexp.MustCompile(`(?m)^admin_token_file:.*$`).ReplaceAllString(config, "")
-}
-
 // A manifest is as much of Kubernetes' objects as the test looks at.
 type manifest struct {
 	Kind     string
@@ -205,10 +192,11 @@ func TestTheManifestsOfKubernetesFitTheProgram(t *testing.T) {
 	if !slices.Equal(c.Args, []string{"run", "--config", "/etc/walrelay/walrelay.yaml"}) {
 		t.Errorf("args are %q", c.Args)
 	}
-	settings := deployed(t, withoutToken(t, config))
+	settings := deployed(t, config)
 
 	// What the probes ask is answered.
-	handler := admin.New(func() walrelay.Status { return walrelay.Status{} }, admin.Build{})
+	status := func() walrelay.Status { return walrelay.Status{} }
+	handler := admin.New(status, admin.Build{}, admin.NewHistory(status))
 	for name, p := range map[string]probe{"liveness": c.Liveness, "readiness": c.Readiness, "startup": c.Startup} {
 		answer := httptest.NewRecorder()
 		handler.ServeHTTP(answer, httptest.NewRequestWithContext(t.Context(), http.MethodGet, p.HTTP.Path, nil))
