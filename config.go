@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/nats-io/nats.go"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/walrelay/walrelay/internal/libpq"
 )
@@ -74,6 +75,12 @@ type Config struct {
 	// headers beside our own.
 	CloudEvents bool
 
+	// SignKey gives the text of a key file with the one key that signs each
+	// message in the header Walrelay-Signature, see docs/message.md. It is
+	// called at the start of each session and every ten seconds, so that a key
+	// which was replaced is taken up. Nil means that messages are not signed.
+	SignKey func() ([]byte, error)
+
 	// OnPoison says what becomes of an event that can never be published:
 	// [PoisonDeadLetter], [PoisonPark] or [PoisonHalt]. Empty means PoisonDeadLetter.
 	OnPoison string
@@ -138,6 +145,9 @@ type Config struct {
 	// is not acknowledged by then is sent again by the next start. Zero
 	// means 20 s.
 	DrainTimeout time.Duration
+	// Tracer makes a span for each message whose row brings a traceparent, in
+	// that trace. Nil means no spans, and then nothing is spent on them.
+	Tracer trace.TracerProvider
 	// Logger receives facts about state; never a payload or a secret. Nil
 	// discards them.
 	Logger *slog.Logger

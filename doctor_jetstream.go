@@ -35,6 +35,7 @@ func (d *brokerDoctor) look(ctx context.Context) {
 		d.ok("connection", "JetStream runs inside the relay", "walrelay run makes it with its stream")
 		return
 	}
+	d.lookAtSigning()
 	ctx, cancel := context.WithTimeout(ctx, doctorPatience)
 	defer cancel()
 	for _, name := range d.router.Streams() {

@@ -31,6 +31,21 @@ func TestAMissingStreamFails(t *testing.T) {
 	}
 }
 
+// A key that cannot be read or does not sign.
+func TestASigningKeyThatCannotBeUsedFails(t *testing.T) {
+	t.Parallel()
+	p := newPatient(t, envtest.SharedPostgres(t), true)
+	text := "k1 hmac-sha256 c2VjcmV0LXNlY3JldC1zZWNyZXQ="
+	p.cfg.SignKey = func() ([]byte, error) { return []byte(text), nil }
+	d := p.examine()
+	d.only()
+	d.want("signing key", walrelay.VerdictOK, "k1 hmac-sha256", "")
+	text = "k1 hmac-sha256 c2hvcnQ="
+	d = p.examine()
+	d.only("signing key")
+	p.sameWords(d.want("signing key", fail, "the secret has 5 bytes", "walrelay sign-key"))
+}
+
 func (p *patient) streams() string {
 	p.t.Helper()
 	var names []string

@@ -57,6 +57,7 @@ func (d *databaseDoctor) look(ctx context.Context) {
 		d.lookAtTable(sqlCtx, t)
 	}
 	d.lookAtParts(sqlCtx)
+	d.lookAtDeletion(sqlCtx)
 	d.lookAtSlot(sqlCtx)
 	d.lookAtOthers(sqlCtx)
 	d.lookAtStandbys(sqlCtx)

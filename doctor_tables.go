@@ -164,6 +164,24 @@ func (d *databaseDoctor) lookAtColumns(name, full string, cols router.Columns, h
 	}
 }
 
+// lookAtDeletion says whether rows that are old enough can be deleted.
+func (d *databaseDoctor) lookAtDeletion(ctx context.Context) {
+	const name = "rights to delete old rows"
+	if d.cfg.Retention < 0 {
+		return
+	}
+	lacks, fix, err := d.cfg.cleaner(d.conn).Lacks(ctx)
+	switch {
+	case err != nil:
+		d.unknown(name, plain(err))
+	case len(lacks) > 0:
+		d.warn(name, "not granted", "role "+pgx.Identifier{d.server.User}.Sanitize()+" lacks "+strings.Join(lacks, ", ")+
+			": what is older than the retention stays (to lock a row takes UPDATE of some column; none is updated)", fix+" -- as the owner of the tables; or retention: off")
+	default:
+		d.ok(name, "granted", "rows that are stored and older than the retention are deleted")
+	}
+}
+
 // manyRows is up to where rows are counted.
 const manyRows = 1_000_000
 

@@ -29,6 +29,10 @@ func (s *session) inspectLoop(ctx context.Context) error {
 		case <-tick.C:
 		case <-s.lookNow:
 		}
+		if s.signKeyReplaced() {
+			s.renew(ctx, "the key that signs messages was replaced")
+			return nil
+		}
 	}
 }
 

@@ -25,6 +25,9 @@ func (s *session) open(ctx context.Context) error {
 	if s.router, err = newRouter(s.cfg); err != nil {
 		return err
 	}
+	if err := s.readSignKey(); err != nil {
+		return err
+	}
 	s.makeStreams()
 	if err := s.connect(ctx); err != nil {
 		return err

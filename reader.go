@@ -345,6 +345,7 @@ func (r *reader) publish(ctx context.Context) error {
 	if st.Shared {
 		m.Key = aggregateKey(&r.routed.Event)
 	}
+	s.traced(ctx, &m, st.name, "", r.row.Position, r.row.CommittedAt)
 	err := st.pub.Send(ctx, r.tx, r.row.Position, &m)
 	if errors.Is(err, publish.ErrNoRoom) {
 		r.events--

@@ -12,9 +12,11 @@ import (
 	"time"
 
 	"github.com/cenkalti/backoff/v4"
+	"go.opentelemetry.io/otel/trace"
 
 	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/quiet"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
@@ -23,10 +25,12 @@ import (
 // A Relay moves events from one slot to JetStream. Its methods may be called
 // from several goroutines; Run once.
 type Relay struct {
-	cfg   Config
-	log   *slog.Logger
-	state *stateBox
-	count counters
+	cfg    Config
+	log    *slog.Logger
+	often  *quiet.Handler // behind log
+	tracer trace.Tracer   // nil: nobody wants spans
+	state  *stateBox
+	count  counters
 
 	streams []string // that the routes name
 	now     func() time.Time
@@ -52,18 +56,25 @@ func New(cfg Config) (*Relay, error) {
 	if err != nil {
 		return nil, err
 	}
-	log := cfg.Logger.With(slog.String("source", cfg.Source), slog.String("slot", cfg.Slot))
+	// Each change of state is logged, and what repeats itself is counted.
+	states := cfg.Logger.With(slog.String("source", cfg.Source), slog.String("slot", cfg.Slot))
+	often := quiet.New(states.Handler())
 	routes, err := newRouter(&cfg)
 	if err != nil {
 		return nil, err
 	}
-	return &Relay{cfg: cfg, log: log, state: newStateBox(log), now: time.Now, looks: inspectEvery, streams: routes.Streams(), acked: map[string]dedup.Known{}}, nil
+	r := &Relay{cfg: cfg, log: slog.New(often), often: often, state: newStateBox(states), now: time.Now, looks: inspectEvery, streams: routes.Streams(), acked: map[string]dedup.Known{}}
+	if cfg.Tracer != nil {
+		r.tracer = cfg.Tracer.Tracer(tracerScope)
+	}
+	return r, nil
 }
 
 // Run relays until ctx ends, then waits for what is in flight (at most
 // DrainTimeout), confirms it and returns nil. It waits for whatever time or an
 // operator can mend, for ever, and names it in [Relay.Status].
 func (r *Relay) Run(ctx context.Context) error {
+	defer r.often.Flush(context.WithoutCancel(ctx))
 	nats := natsConnection(&r.cfg, "walrelay "+r.cfg.Source)
 	nats.Logger = r.log
 	conn, err := publish.Open(ctx, nats)

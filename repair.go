@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"slices"
 	"sync"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
@@ -50,7 +51,7 @@ func (s *session) ownRouter(more int) (*router.Router, error) {
 	}
 	for _, st := range s.streams {
 		r.SetLimits(st.name, router.Limits{
-			MaxPayload: s.nats.MaxPayload(), MaxMsgSize: st.limits.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name) + publish.AsideReserve + more,
+			MaxPayload: s.nats.MaxPayload(), MaxMsgSize: st.limits.MaxMsgSize, HeaderReserve: publish.HeaderReserve(st.name) + s.signReserve() + publish.AsideReserve + more,
 		})
 	}
 	return r, nil
@@ -161,7 +162,9 @@ func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Ro
 		m.Headers = append(slices.Clone(m.Headers), envelope.Header{Name: envelope.HeaderEventID, Value: m.MsgID})
 		m.MsgID = r.wireID(m.MsgID)
 	}
-	return s.streams[routed.StreamIndex].pub.SendAside(ctx, r.ref, &m, publish.Aside{Origin: r.origin, Late: r.late, Once: !r.again})
+	st := s.streams[routed.StreamIndex]
+	s.traced(ctx, &m, st.name, r.origin, row.Position, time.Time{})
+	return st.pub.SendAside(ctx, r.ref, &m, publish.Aside{Origin: r.origin, Late: r.late, Once: !r.again})
 }
 
 // wireID is a new message id for an event. Every attempt of one job has the

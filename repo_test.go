@@ -72,17 +72,17 @@ func TestPackagesImportOnlyWhatIsBelowThem(t *testing.T) {
 		packages []string
 		may      []string
 	}{
-		{[]string{"envelope", "migrations", "internal/causation", "internal/receipt", "internal/libpq", "internal/testenv/pgbin"}, nil},
+		{[]string{"envelope", "migrations", "internal/causation", "internal/receipt", "internal/libpq", "internal/quiet", "internal/testenv/pgbin"}, nil},
 		{[]string{"internal/decode"}, []string{"envelope"}},
 		{[]string{"internal/router"}, parts},
 		// They do not know each other; a session joins them.
 		{[]string{"internal/slot", "internal/publish", "internal/witness", "internal/job", "internal/deadletter", "internal/dedup"}, parts},
 		{[]string{"internal/reconcile", "internal/retention"}, append([]string{"internal/witness", "internal/router"}, parts...)},
-		{[]string{"outbox", "inbox", "idempotency"}, []string{"envelope", "migrations", "internal/causation", "internal/receipt"}},
+		{[]string{"outbox", "inbox", "idempotency"}, []string{"envelope", "migrations", "internal/causation", "internal/quiet", "internal/receipt"}},
 		{[]string{"walrelaytest"}, []string{"envelope", "migrations", "outbox", "inbox", "idempotency"}},
 		{[]string{"."}, []string{
 			"envelope", "migrations", "internal/decode", "internal/router", "internal/slot", "internal/publish", "internal/witness",
-			"internal/job", "internal/deadletter", "internal/dedup", "internal/reconcile", "internal/retention", "internal/libpq",
+			"internal/job", "internal/deadletter", "internal/dedup", "internal/reconcile", "internal/retention", "internal/libpq", "internal/quiet",
 		}},
 		{[]string{"internal/admin"}, []string{".", "envelope"}},
 		{[]string{"internal/testenv", "internal/testenv/install"}, []string{"internal/testenv/pgbin"}},
@@ -121,6 +121,9 @@ func TestHeavyLibrariesStayAtTheEdge(t *testing.T) {
 		"testing":                            {"walrelaytest", "internal/testenv/envtest", "e2e/fixture"},
 		"github.com/pressly/goose":           {"cmd/...", "migrations"},
 		"github.com/compose-spec/compose-go": nil,
+		// What users link has OpenTelemetry's API alone.
+		"go.opentelemetry.io/otel/exporters": {"cmd/..."},
+		"go.opentelemetry.io/otel/sdk":       {"cmd/..."},
 	}
 	for _, p := range packages(t) {
 		for _, imported := range p.imports {

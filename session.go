@@ -36,6 +36,9 @@ type session struct {
 	id   uuid.UUID
 	nats *publish.Conn
 
+	signKey     *envelope.Key // nil: messages are not signed
+	signKeyText []byte
+
 	life   context.Context //nolint:containedctx // what its SQL statements end with, see sqlConn
 	repl   *slot.Conn
 	sql    *sqlConn

@@ -104,7 +104,7 @@ func (s *session) makeStreams() {
 		st := &stream{name: name, Stream: s.cfg.stream(name), cfg: s.cfg}
 		cfg := publish.Config{
 			Stream: name, Source: s.cfg.Source, Window: st.Window, MaxBytes: st.InFlightBytes,
-			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Found: s.found, Refused: s.refusedByServer, Logger: s.log,
+			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Found: s.found, Refused: s.refusedByServer, SignKey: s.signKey, Logger: s.log,
 		}
 		cfg.Batching, _ = batching(s.cfg.AtomicBatches) // checked by New
 		if len(names) > 1 {
@@ -234,7 +234,7 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 			setting, tail.Facts.DuplicateWindow)
 		st.limit.Store(&limit)
 	}
-	st.limits = router.Limits{MaxMsgSize: tail.Facts.Largest(), HeaderReserve: publish.HeaderReserve(st.name)}
+	st.limits = router.Limits{MaxMsgSize: tail.Facts.Largest(), HeaderReserve: publish.HeaderReserve(st.name) + s.signReserve()}
 	st.pub.Begin(ctx, tail, known.LastSeq)
 	st.started = true
 	return nil

@@ -16,10 +16,7 @@ import (
 )
 
 // leastPrivileges lets a role do what a relay does with PostgreSQL.
-const leastPrivileges = `CREATE ROLE %[1]s LOGIN REPLICATION;
-	GRANT USAGE ON SCHEMA walrelay TO %[1]s;
-	GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA walrelay TO %[1]s;
-	GRANT USAGE ON ALL SEQUENCES IN SCHEMA walrelay TO %[1]s`
+const leastPrivileges = `CREATE ROLE %[1]s LOGIN REPLICATION IN ROLE walrelay_relay`
 
 // identity is what a relay shows of itself and trusts, in files that are
 // replaced while it runs.
@@ -68,7 +65,8 @@ func TestA37ARelayThatVerifiesBothServersAndIsVerifiedByBoth(t *testing.T) {
 	cluster := envtest.Postgres(t, testenv.PGConfig{HBA: []string{"hostssl all relay 127.0.0.1/32 cert"}, TLS: &first})
 	path := natsConfig(t, config(before))
 	broker := envtest.NATS(t, testenv.NATSConfig{ConfigFile: path})
-	w := fixture.New(t, fixture.Config{Postgres: cluster, NATS: broker, Flags: observed()})
+	w := fixture.New(t, fixture.Config{Postgres: cluster, NATS: broker, Superuser: true, Flags: observed()})
+	w.Grant()
 	w.Exec(fmt.Sprintf(leastPrivileges, "relay"))
 	me := newIdentity(t)
 	me.renew(t, before)
@@ -116,7 +114,8 @@ func TestA37ARelayThatVerifiesBothServersAndIsVerifiedByBoth(t *testing.T) {
 func TestA35SeparateURLsAreUsedEachForItsOwnConnections(t *testing.T) {
 	t.Parallel()
 	cluster := envtest.Postgres(t, testenv.PGConfig{HBA: []string{"host all writer,reader 127.0.0.1/32 scram-sha-256"}})
-	w := fixture.New(t, fixture.Config{Postgres: cluster, Flags: observed()})
+	w := fixture.New(t, fixture.Config{Postgres: cluster, Superuser: true, Flags: observed()})
+	w.Grant()
 	w.Exec(fmt.Sprintf(leastPrivileges, "writer"))
 	w.Exec("ALTER ROLE writer NOREPLICATION PASSWORD 'secret-one'; CREATE ROLE reader LOGIN REPLICATION PASSWORD 'secret-one'")
 	file := secretFile(t, "secret-one\n")

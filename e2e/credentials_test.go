@@ -53,6 +53,9 @@ func TestA60CredentialsThatAreRefusedForAWhileAreReadAgainUntilTheyWork(t *testi
 		return fmt.Sprintf(`accounts { SHOP { jetstream: enabled, users: [{user: test, password: test}, {user: relay, password: %q}] } }
 			no_auth_user: test`, password)
 	}
+	for _, secret := range []string{"secret-one", "secret-two", "secret-three"} {
+		fixture.Secret(secret)
+	}
 	path := natsConfig(t, config("secret-one"))
 	broker := envtest.NATS(t, testenv.NATSConfig{ConfigFile: path})
 	w := fixture.New(t, fixture.Config{NATS: broker, Stream: shortDuplicates, Flags: observed()})

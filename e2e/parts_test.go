@@ -69,7 +69,7 @@ func TestA69PartitionsAreMadeAndDroppedUnderLoad(t *testing.T) {
 // would drop before it does.
 func TestAPartitionedOutboxIsVerifiedReplayedHealedAndCleaned(t *testing.T) {
 	t.Parallel()
-	w := fixture.New(t, fixture.Config{Migrate: []string{"--partitioned"}})
+	w := fixture.New(t, fixture.Config{Migrate: []string{"--partitioned"}, Superuser: true})
 	at := func(days int) string { return time.Now().AddDate(0, 0, -days).UTC().Format(time.RFC3339) }
 	w.Exec(fmt.Sprintf(`CREATE TABLE walrelay.outbox_old PARTITION OF walrelay.outbox FOR VALUES FROM ('%s') TO ('%s')`, at(20), at(10)))
 	relay := w.Start()

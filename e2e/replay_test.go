@@ -279,3 +279,31 @@ func TestA62AHaltedRelayIsAskedToFillAStreamOrToLetItBe(t *testing.T) {
 		})
 	}
 }
+
+// I10: what happens to very many events one after the other is a few lines of
+// the log and their number.
+func TestWhatHappensToManyEventsIsNotLoggedForEach(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{})
+	relay := w.Start()
+	insertMany(w, 300)
+	w.Stored(300)
+	if p := replayed(t, w, 0, "--since", "1h"); p.Present != 300 {
+		t.Errorf("the replay: %+v, want all of it present", p)
+	}
+	w.Check()
+	relay.Stop(fixture.Patience)
+	lines, more := 0, 0
+	for line := range strings.Lines(relay.Text()) {
+		var l struct {
+			Msg  string
+			More int
+		}
+		if json.Unmarshal([]byte(line), &l) == nil && l.Msg == "publishing waits" {
+			lines, more = lines+1, more+l.More
+		}
+	}
+	if lines < 2 || lines > 12 || lines+more < 300 {
+		t.Errorf("%d lines say that publishing waits, and count %d more; want ten and the number of the others", lines, more)
+	}
+}

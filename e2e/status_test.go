@@ -63,6 +63,7 @@ func launch(t *testing.T, env []string, args ...string) *command {
 	t.Cleanup(func() {
 		_ = c.cmd.Process.Kill()
 		<-c.gone
+		fixture.NoSecrets(t, "output of walrelay "+args[0], c.text())
 		if t.Failed() {
 			t.Logf("output of walrelay %s:\n%s", args[0], c.text())
 		}
@@ -333,6 +334,7 @@ func shows(text string) string {
 
 func secretFile(t *testing.T, text string) string {
 	t.Helper()
+	fixture.Secret(strings.TrimSuffix(text, "\n"))
 	path := filepath.Join(t.TempDir(), "secret")
 	writeSecret(t, path, text)
 	return path
@@ -352,7 +354,7 @@ func TestA36PasswordsOfAnyCharactersWorkInEveryFormAndAreShownNowhere(t *testing
 	t.Parallel()
 	cluster := envtest.Postgres(t, testenv.PGConfig{HBA: []string{"host all relay 127.0.0.1/32 scram-sha-256"}})
 	broker := envtest.NATS(t, testenv.NATSConfig{User: "relay", Password: specialPassword})
-	w := fixture.New(t, fixture.Config{Postgres: cluster, NATS: broker})
+	w := fixture.New(t, fixture.Config{Postgres: cluster, NATS: broker, Superuser: true})
 	w.Exec("CREATE ROLE relay SUPERUSER LOGIN PASSWORD '" + strings.ReplaceAll(specialPassword, "'", "''") + "'")
 	postgres, err := url.Parse(w.DatabaseURL)
 	if err != nil {

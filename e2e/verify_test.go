@@ -407,7 +407,7 @@ func TestVerifyRefusesWhatItCannotDo(t *testing.T) {
 // seq, with bytes as payload.
 func TestVerifyKnowsTablesRoutesAndStreams(t *testing.T) {
 	t.Parallel()
-	w := fixture.New(t, fixture.Config{})
+	w := fixture.New(t, fixture.Config{AnyUser: true})
 	w.Exec(`CREATE TABLE public.events (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, aggregatetype text, aggregateid text, type text, payload bytea, tenant text)`)
 	w.Exec(fmt.Sprintf("ALTER PUBLICATION %q ADD TABLE public.events", w.Source))
 	second := w.StreamName + "2"

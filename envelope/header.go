@@ -46,6 +46,8 @@ const (
 	// HeaderPayload is "null" where the payload is SQL's null, to tell it
 	// from an empty one.
 	HeaderPayload = "Walrelay-Payload"
+	// HeaderSignature is the signature of a message, see [Verify].
+	HeaderSignature = "Walrelay-Signature"
 )
 
 // A Header is one name and value of a message, in the order they are written.

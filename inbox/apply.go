@@ -66,12 +66,16 @@ var (
 // Apply applies one event that came in another way than through [Consumer.Run],
 // exactly as Run would: receipt first, then the handler, in one transaction.
 // It tries once, counts nothing, and never writes a dead letter. m needs an ID
-// and a Type; where they are empty, they are read from m.Headers.
+// and a Type; where they are empty, they are read from m.Headers. With
+// [Config.SignatureKeys] it needs the headers, subject and payload as they came.
 //
 // An error leaves nothing changed, unless it is the commit's and the
 // connection was lost then: Apply it again, the receipt tells.
 func (c *Consumer) Apply(ctx context.Context, m Message) (Outcome, error) {
 	if err := c.freeze(); err != nil {
+		return Failed, fmt.Errorf("consumer %q: %w", c.cfg.Name, err)
+	}
+	if err := c.signatures.verify(&m); err != nil {
 		return Failed, fmt.Errorf("consumer %q: %w", c.cfg.Name, err)
 	}
 	if m.ID == "" || m.Type == "" {

@@ -67,6 +67,14 @@ type Config struct {
 	// AggregateID. It must not do anything else.
 	Complete func(m *Message)
 
+	// SignatureKeys gives the text of a key file, as [envelope.ParseKeys] reads
+	// it: each message must be signed with one of its keys, see
+	// docs/message.md. One that is not becomes a dead letter with reason
+	// unsigned, unknown key or bad signature, whatever Unreadable says. It is
+	// called again from time to time and when a message names a key that is not
+	// known. Nil means that signatures are not looked at.
+	SignatureKeys func() ([]byte, error)
+
 	// Concurrency is the number of transactions side by side. Zero means 8,
 	// or as many as a small pool allows.
 	Concurrency int

@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+
+	"github.com/walrelay/walrelay/internal/quiet"
 )
 
 // newTimeout bounds the look at the database in New.
@@ -20,15 +22,17 @@ const newTimeout = 15 * time.Second
 // A Consumer applies the events of a stream to one database, each once. Make
 // one with [New], give it handlers with [On], and call [Consumer.Run].
 type Consumer struct {
-	cfg     Config
-	db      database
-	sql     statements
-	log     *slog.Logger
-	tele    *telemetry
-	count   counts
-	trouble *trouble
-	fetches *trouble
-	checks  *trouble
+	cfg        Config
+	db         database
+	sql        statements
+	log        *slog.Logger
+	often      *quiet.Handler // behind log
+	tele       *telemetry
+	count      counts
+	trouble    *trouble
+	fetches    *trouble
+	checks     *trouble
+	signatures *signatures
 	// alone is held for reading by what runs, and for writing by an event
 	// that may kill its process.
 	alone sync.RWMutex
@@ -97,11 +101,16 @@ func newConsumer(cfg Config, db database) (*Consumer, error) {
 	if err != nil {
 		return nil, err
 	}
+	often := quiet.New(cfg.Logger.Handler())
 	c := &Consumer{
-		cfg: cfg, db: db, sql: newStatements(cfg.Schema, cfg.AsyncCommit), tele: tele,
-		log:      cfg.Logger.With(slog.String("consumer", cfg.durable())),
+		cfg: cfg, often: often, db: db, sql: newStatements(cfg.Schema, cfg.AsyncCommit), tele: tele,
+		log:      slog.New(often).With(slog.String("consumer", cfg.durable())),
 		recheck:  make(chan struct{}, 1),
 		handlers: map[string]Handler{}, unknown: map[string]bool{},
+	}
+	c.signatures = &signatures{read: cfg.SignatureKeys, log: c.log}
+	if err := c.signatures.load(); err != nil {
+		return nil, fmt.Errorf("inbox.Config: SignatureKeys: %w", err)
 	}
 	c.trouble = &trouble{log: c.log, what: slog.String("what", "apply events")}
 	c.fetches = &trouble{log: c.log, what: slog.String("what", "fetch messages")}

@@ -25,6 +25,9 @@ const (
 	reasonAttempts   = "attempts"
 	reasonUnreadable = "unreadable"
 	reasonUnknown    = "unknown type"
+	reasonUnsigned   = "unsigned"
+	reasonUnknownKey = "unknown key"
+	reasonForged     = "bad signature"
 )
 
 // bury writes a dead letter. It is committed, and kept by the database, before

@@ -212,6 +212,10 @@ func (c *Consumer) decide(ctx context.Context, e *entry, r result) (verdict, err
 
 // policy decides about a message that no handler can be given.
 func (c *Consumer) policy(ctx context.Context, e *entry, cause error) (v verdict, err error, ok bool) {
+	if untrusted, is := errors.AsType[*untrustedError](cause); is {
+		v, err := c.toDeadLetter(ctx, e, 1, untrusted.reason(), cause)
+		return v, err, true
+	}
 	policy, reason := c.cfg.Unreadable, reasonUnreadable
 	if unknown, is := errors.AsType[*unknownError](cause); is {
 		policy, reason = c.cfg.Unknown, reasonUnknown

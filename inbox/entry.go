@@ -33,8 +33,8 @@ type entry struct {
 	worker int
 }
 
-// newEntry reads a delivered message.
-func newEntry(msg jetstream.Msg, complete func(*Message)) (*entry, error) {
+// newEntry reads a delivered message with read.
+func newEntry(msg jetstream.Msg, read func(*Message) error) (*entry, error) {
 	meta, err := msg.Metadata()
 	if err != nil {
 		return nil, err
@@ -44,7 +44,7 @@ func newEntry(msg jetstream.Msg, complete func(*Message)) (*entry, error) {
 		Stream: meta.Stream, Sequence: meta.Sequence.Stream, Deliveries: meta.NumDelivered,
 	}
 	e := &entry{Message: m, seq: m.Sequence, msg: msg, storedAt: meta.Timestamp}
-	e.foreign = m.read(complete)
+	e.foreign = read(m)
 	return e, nil
 }
 

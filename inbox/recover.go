@@ -2,6 +2,7 @@ package inbox
 
 import (
 	"context"
+	"crypto/rand"
 	"encoding/json"
 	"errors"
 	"fmt"
@@ -68,13 +69,12 @@ func (s *session) readConsumer(ctx context.Context, from, to uint64, take func(*
 	if from > to {
 		return nil
 	}
-	reader, err := s.stream.CreateConsumer(ctx, jetstream.ConsumerConfig{
-		AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
-		FilterSubjects: s.c.cfg.Subjects, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
-		Description: "walrelay inbox " + s.c.cfg.Name + ": compares with the receipts",
-	})
+	reader, err := s.compareConsumer(ctx, from)
 	if err != nil {
 		return err
+	}
+	if reader == nil {
+		return s.readOneByOne(ctx, from, to, take)
 	}
 	defer func() {
 		ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), rollbackTimeout)
@@ -100,6 +100,32 @@ func (s *session) readConsumer(ctx context.Context, from, to uint64, take func(*
 	return nil
 }
 
+// comparers is how many processes of one consumer can compare at the same time
+// with a consumer of their own; further ones read message by message.
+const comparers = 2
+
+// compareConsumer makes a consumer for the comparison, or gives nil where other
+// processes have all of them. They have fixed names, so that a NATS user can be
+// restricted to them: see deploy/nats/permissions.conf.
+func (s *session) compareConsumer(ctx context.Context, from uint64) (jetstream.Consumer, error) {
+	cfg := jetstream.ConsumerConfig{
+		AckPolicy: jetstream.AckNonePolicy, DeliverPolicy: jetstream.DeliverByStartSequencePolicy, OptStartSeq: from,
+		FilterSubjects: s.c.cfg.Subjects, HeadersOnly: true, MemoryStorage: true, Replicas: 1, InactiveThreshold: time.Minute,
+		Description: "walrelay inbox " + s.c.cfg.Name + ": compares with the receipts",
+		// Two with the same settings would be one for JetStream, and each
+		// process would get half of the messages.
+		Metadata: map[string]string{"walrelay-session": rand.Text()},
+	}
+	for n := 1; n <= comparers; n++ {
+		cfg.Name = fmt.Sprintf("%s-compare-%d", s.c.cfg.durable(), n)
+		reader, err := s.stream.CreateConsumer(ctx, cfg)
+		if !errors.Is(err, jetstream.ErrConsumerExists) {
+			return reader, err
+		}
+	}
+	return nil, nil //nolint:nilnil // as said
+}
+
 // readSome reads n messages, or says that they do not come.
 func (s *session) readSome(ctx context.Context, reader jetstream.Consumer, n int) ([]*entry, error) {
 	const wait = 5 * time.Second
@@ -112,7 +138,9 @@ func (s *session) readSome(ctx context.Context, reader jetstream.Consumer, n int
 	entries := make([]*entry, 0, n)
 	var bad error
 	for msg := range batch.Messages() {
-		e, err := newEntry(msg, s.c.cfg.Complete)
+		// Without its body nobody can tell whether it was signed; what is
+		// undecided is read as a whole, and judged then.
+		e, err := newEntry(msg, func(m *Message) error { return m.read(s.c.cfg.Complete) })
 		if err != nil {
 			bad = err
 			continue
@@ -303,6 +331,6 @@ func (s *session) load(ctx context.Context, e *entry) (bool, error) {
 func (s *session) rawEntry(raw *jetstream.RawStreamMsg) *entry {
 	m := &Message{Raw: raw.Data, Headers: raw.Header, Subject: raw.Subject, Stream: s.c.cfg.Stream, Sequence: raw.Sequence}
 	e := &entry{Message: m, seq: raw.Sequence, storedAt: raw.Time}
-	e.foreign = m.read(s.c.cfg.Complete)
+	e.foreign = s.c.understand(m)
 	return e
 }

@@ -153,6 +153,9 @@ func (s *session) refuse(ctx context.Context, w wish, reason string, cause error
 }
 
 func reasonOf(r result) string {
+	if untrusted, is := errors.AsType[*untrustedError](r.err); is {
+		return untrusted.reason()
+	}
 	switch {
 	case errors.As(r.err, new(*unknownError)):
 		return reasonUnknown
@@ -251,7 +254,7 @@ func (s *session) deadLetter(ctx context.Context, u unit, id int64) (*entry, err
 		}
 	}
 	e := &entry{Message: s.c.kept(subject, h, payload, stream, seq), seq: seq, worker: s.c.cfg.Concurrency}
-	e.foreign = cmp.Or(e.Message.read(s.c.cfg.Complete), gone)
+	e.foreign = cmp.Or(gone, s.c.understand(e.Message))
 	e.Late = true // newer ones may have been applied since
 	return e, nil
 }

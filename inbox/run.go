@@ -23,6 +23,7 @@ func (c *Consumer) Run(ctx context.Context) error {
 	if c.cfg.JetStream == nil {
 		return fmt.Errorf("consumer %q: inbox.Config: JetStream: want a connection to consume from", c.cfg.Name)
 	}
+	defer c.often.Flush(context.WithoutCancel(ctx))
 	c.log.InfoContext(ctx, "consumer started", slog.String("stream", c.cfg.Stream))
 	defer c.log.InfoContext(ctx, "consumer stopped")
 	token := newToken()

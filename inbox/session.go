@@ -143,6 +143,9 @@ func (s *session) stopping(d time.Duration) bool { return pause(s.stop, d) != ni
 // open finds out where things stand.
 func (s *session) open(ctx context.Context) error {
 	c := s.c
+	if err := c.signatures.load(); err != nil {
+		return err
+	}
 	if err := s.attach(ctx); err != nil {
 		return err
 	}
@@ -241,7 +244,7 @@ func (s *session) fetchOnce(ctx context.Context, room int) (got int, err error) 
 
 // accept takes one delivered message in.
 func (s *session) accept(ctx context.Context, msg jetstream.Msg) error {
-	e, err := newEntry(msg, s.c.cfg.Complete)
+	e, err := newEntry(msg, s.c.understand)
 	if err != nil {
 		s.c.log.WarnContext(ctx, "message that JetStream did not deliver is passed over", slog.Any("err", err))
 		return nil

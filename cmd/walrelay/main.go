@@ -44,8 +44,10 @@ type cli struct {
 	Teardown    teardownCmd    `cmd:"" help:"Drop the slot and the publication of a source after showing what is undelivered; asks first."`
 	Adopt       adoptCmd       `cmd:"" help:"Another stream or database continues this source: a new, empty one, or a copy."`
 	Tail        tailCmd        `cmd:"" help:"Show the messages of a stream as they come, with their headers."`
+	SignKey     signKeyCmd     `cmd:"" bare:"" help:"Make a key that signs messages, or show its public half."`
 	Config      configCmd      `cmd:"" help:"The effective settings of run and where each comes from, secrets masked."`
 	Demo        demoCmd        `cmd:"" bare:"" help:"Throw-away servers, orders, crashes, and the account of what survived."`
+	Completion  completionCmd  `cmd:"" bare:"" help:"The script that completes verbs and flags in a shell."`
 	Version     versionCmd     `cmd:"" bare:"" help:"Show the version."`
 
 	DemoPart demoPartCmd `cmd:"" bare:"" hidden:""`

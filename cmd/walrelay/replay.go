@@ -20,6 +20,7 @@ type replayCmd struct {
 	database `embed:""`
 	broker   `embed:""`
 	routing  `embed:""`
+	signing  `embed:""`
 
 	Since     string   `help:"Events written since: a duration such as 2h (ago) or a time such as 2026-01-02T15:04:05Z." placeholder:"TIME"`
 	Until     string   `help:"Events written before; likewise (default with --since: now)." placeholder:"TIME"`
@@ -42,7 +43,8 @@ func (c *replayCmd) config() walrelay.Config {
 		DatabaseURL: c.DatabaseURL, DatabasePassword: c.password(), NATS: c.NATS, NATSOptions: c.options, NATSDomain: c.NATSDomain, NATSInboxPrefix: c.NATSInboxPrefix,
 		Source: c.Source, Slot: c.Slot, Publication: c.Publication, Schema: c.Schema,
 	}
-	c.into(&cfg)
+	c.routing.into(&cfg)
+	c.signing.into(&cfg)
 	return cfg
 }
 
@@ -61,7 +63,7 @@ func (c *replayCmd) check() error {
 	case !c.Missing && !rows:
 		which = errors.Join(which, errors.New("which events: give --since or --until, --id, --aggregate, or --missing"))
 	}
-	return errors.Join(err, which, c.checkDatabase(), c.checkNATS(), c.checkTables())
+	return errors.Join(err, which, c.checkDatabase(), c.checkNATS(), c.checkTables(), c.checkSigning())
 }
 
 // which reads the flags that choose rows.

@@ -46,6 +46,7 @@ type relaying struct {
 	listener  `embed:""`
 	routing   `embed:""`
 	retaining `embed:""`
+	signing   `embed:""`
 
 	ReplicationURL string        `help:"Direct way to PostgreSQL where --database-url leads through a pooler." placeholder:"URL" secret:"dsn"`
 	Shared         bool          `help:"Others write to --stream too: the order of each aggregate is kept instead of that of the whole source."`
@@ -84,7 +85,8 @@ func (c *relaying) config(log *slog.Logger) walrelay.Config {
 		Window: c.Window, AtomicBatches: c.AtomicBatches, InFlightBytes: c.InFlightBytes, AckTimeout: c.AckTimeout, StatusInterval: c.StatusInterval,
 		Silence: c.Silence, DrainTimeout: c.DrainTimeout, Logger: log,
 	}
-	c.into(&cfg)
+	c.routing.into(&cfg)
+	c.signing.into(&cfg)
 	return cfg
 }
 
@@ -94,7 +96,7 @@ func (c *relaying) check() error {
 	if c.Shared && len(c.Streams.list) > 0 {
 		err = errors.Join(err, &walrelay.ConfigError{Field: "Shared", Reason: "is for --stream alone; write shared: true into --streams"})
 	}
-	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkListener(), c.checkTables())
+	return errors.Join(err, c.checkDatabase(), c.checkNATS(), c.checkListener(), c.checkTables(), c.checkSigning())
 }
 
 // derived are the values of settings that follow from others.
@@ -128,6 +130,12 @@ func (c *runCmd) Run(e *env) error {
 		cfg.NATSDomain = "" // that of another server
 		log.InfoContext(e.ctx, "JetStream runs inside the relay", slog.String("dir", dir), slog.String("listen", c.EmbeddedListen))
 	}
+	tracer, stopTracing, err := startTracing(e.ctx, log)
+	if err != nil {
+		return err
+	}
+	defer stopTracing()
+	cfg.Tracer = tracer
 	relay, err := walrelay.New(cfg)
 	if err != nil {
 		return &usageError{err}

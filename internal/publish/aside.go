@@ -52,7 +52,7 @@ func (s *Stream) SendAside(ctx context.Context, tx uint64, m *Message, a Aside) 
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	size := dataLen(m) + AsideReserve + entryBytes
+	size := dataLen(m) + AsideReserve + envelope.SignatureReserve + entryBytes
 	for !s.roomFor(size) {
 		if err := s.wait(ctx, 0); err != nil {
 			return err
@@ -67,7 +67,8 @@ func (s *Stream) SendAside(ctx context.Context, tx uint64, m *Message, a Aside) 
 		// Without a mark the position would be taken for one.
 		with.Headers = slices.DeleteFunc(with.Headers, func(h envelope.Header) bool { return h.Name == envelope.HeaderPosition })
 	}
-	e := s.w.push(&with, s.templates.find(with.Headers))
+	signed := s.signed(&with)
+	e := s.w.push(signed, s.templates.find(signed.Headers))
 	e.tx, e.pos, e.aside, e.once = tx, s.live, true, a.Once
 	s.pump()
 	return nil
@@ -90,10 +91,11 @@ func (l *Lanes) SendAside(ctx context.Context, tx uint64, m *Message, a Aside) e
 	defer l.mu.Unlock()
 	with := *m
 	with.Headers = a.headers(m, envelope.Position{})
-	if err := l.room(ctx, parcelSize(&with), 0); err != nil {
+	signed := l.signed(&with)
+	if err := l.room(ctx, parcelSize(signed), 0); err != nil {
 		return err
 	}
-	p := newParcel(&with, l.templates.find(with.Headers))
+	p := newParcel(signed, l.templates.find(signed.Headers))
 	p.tx, p.aside, p.once = tx, true, a.Once
 	l.enter(m.Key, p)
 	return nil

@@ -26,6 +26,10 @@ type Message struct {
 	// Table is the table that the event came from, for [Refused]. It is kept
 	// as it is, not copied.
 	Table string
+	// Done, if set, is called once the message is stored, or found to be
+	// (true), or is made a dead letter (false); not when the session ends
+	// before. It is called with locks held and must not wait.
+	Done func(stored bool)
 	// Key names the aggregate, type and id joined so that no two have the
 	// same. [Lanes] keep the order of messages with one key; a [Stream]
 	// keeps that of all and does not look at it.
@@ -49,7 +53,8 @@ type entry struct {
 	tx         uint64
 	pos        envelope.Position
 	table      string
-	committed  int64    // CommittedAt in microseconds since 1970, the precision that PostgreSQL has; 0: not given
+	committed  int64 // CommittedAt in microseconds since 1970, the precision that PostgreSQL has; 0: not given
+	done       func(stored bool)
 	fail       *failure // the refusal of the last attempt
 	subjectLen int
 	idLen      int
@@ -90,7 +95,7 @@ func (e *entry) encode(m *Message) {
 	b = append(b, m.Subject...)
 	b = append(b, m.MsgID...)
 	_ = append(b, m.Body...)
-	e.table = m.Table
+	e.table, e.done = m.Table, m.Done
 	if !m.CommittedAt.IsZero() {
 		e.committed = m.CommittedAt.UnixMicro()
 	}
@@ -99,6 +104,13 @@ func (e *entry) encode(m *Message) {
 
 // text gives b as a string that shares its bytes: valid while b is.
 func text(b []byte) string { return unsafe.String(unsafe.SliceData(b), len(b)) } //nolint:gosec // no copy for each event; callers clone what they keep
+
+// leaves tells Done.
+func (e *entry) leaves(stored bool) {
+	if e.done != nil {
+		e.done(stored)
+	}
+}
 
 func (e *entry) tail(fromEnd, n int) []byte {
 	start := len(e.data) - fromEnd

@@ -298,7 +298,7 @@ func (l *Lanes) refuseOne(ctx context.Context) (more bool, err error) {
 	if err := l.handOver(ctx, &p.entry, p.fail.permanent, p.fail.reason); err != nil {
 		return false, err
 	}
-	l.next(ln)
+	l.next(ln, false)
 	l.assess()
 	l.pump()
 	l.wake()

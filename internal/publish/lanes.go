@@ -93,6 +93,7 @@ func (l *Lanes) Send(ctx context.Context, tx uint64, pos envelope.Position, m *M
 	if m.MsgID == "" {
 		return errNoID
 	}
+	m = l.signed(m)
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.room(ctx, parcelSize(m), l.cfg.GiveWay); err != nil {
@@ -200,8 +201,10 @@ func (l *Lanes) setReady(ln *lane) {
 	l.ready.pushBack(ln)
 }
 
-// next takes the first message of ln out and goes on with the next one.
-func (l *Lanes) next(ln *lane) {
+// next takes the first message of ln out, which is stored or a dead letter, and
+// goes on with the next one.
+func (l *Lanes) next(ln *lane, stored bool) {
+	ln.first.leaves(stored)
 	l.bytes -= ln.pop()
 	l.held--
 	if ln.stuck {
@@ -229,5 +232,5 @@ func (l *Lanes) stored(ln *lane, seq uint64) {
 		l.end = max(l.end, seq)
 	}
 	l.owe(&p.entry, l.storedAt)
-	l.next(ln)
+	l.next(ln, true)
 }

@@ -56,6 +56,8 @@ type Config struct {
 	// error ends Run. [Lanes] hold back only what has the event's key
 	// meanwhile, and call it with others in flight.
 	Refused func(ctx context.Context, r Refused) error
+	// SignKey signs each message, see envelope.HeaderSignature. Nil means none.
+	SignKey *envelope.Key
 	// Logger gets changes of state. Nil discards.
 	Logger *slog.Logger
 }

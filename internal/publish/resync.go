@@ -229,7 +229,7 @@ func (r *recovery) refuse(ctx context.Context, reason, detail string) error {
 	if err := r.handOver(ctx, r.w.at(r.w.head), reason, detail); err != nil {
 		return err
 	}
-	r.w.drop()
+	r.w.drop(false)
 	r.attempts = 1 // it was progress
 	return nil
 }
@@ -315,7 +315,7 @@ func (s *Stream) foundBefore() {
 		s.cfg.Found(e.tx)
 	}
 	s.owe(e, time.Now())
-	s.w.drop()
+	s.w.drop(true)
 	s.count.Found++
 	s.attempts = 1
 	s.deliver()

@@ -59,6 +59,7 @@ func (s *Stream) Send(ctx context.Context, tx uint64, pos envelope.Position, m *
 	if m.MsgID == "" {
 		return errNoID
 	}
+	m = s.signed(m)
 	size := dataLen(m) + entryBytes
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -82,8 +82,9 @@ func (w *window) answer(e *entry) {
 	w.unanswered--
 }
 
-func (w *window) pop() {
+func (w *window) pop(stored bool) {
 	e := w.at(w.head)
+	e.leaves(stored)
 	if w.head == w.next {
 		w.next++
 	} else if !e.answered {
@@ -97,15 +98,15 @@ func (w *window) pop() {
 
 // stored removes the head, which the stream has in its place.
 func (w *window) stored() {
-	w.pop()
+	w.pop(true)
 	w.base++
 }
 
 // drop removes the head, which will never be in its place: a dead letter, or
-// found elsewhere in the stream. Every later entry moves up one sequence, so
+// found elsewhere in the stream (stored). Every later entry moves up one sequence, so
 // what was attempted at the old ones cannot have been stored.
-func (w *window) drop() {
-	w.pop()
+func (w *window) drop(stored bool) {
+	w.pop(stored)
 	for i := w.head; i < w.tail; i++ {
 		w.at(i).maybe = false
 	}

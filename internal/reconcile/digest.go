@@ -61,7 +61,8 @@ func stir(x uint64) uint64 {
 // id is compared by itself.
 func identity(name string) bool {
 	switch name {
-	case envelope.HeaderEventID, envelope.HeaderPosition, envelope.HeaderCommittedAt, envelope.HeaderOrigin, envelope.HeaderMark, envelope.HeaderLate:
+	case envelope.HeaderEventID, envelope.HeaderPosition, envelope.HeaderCommittedAt, envelope.HeaderOrigin, envelope.HeaderMark, envelope.HeaderLate,
+		envelope.HeaderSignature:
 		return false
 	}
 	return !strings.HasPrefix(name, "Nats-")
