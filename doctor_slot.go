@@ -173,7 +173,7 @@ func (d *databaseDoctor) compare(b *brokerDoctor) {
 	for _, s := range b.streams {
 		switch {
 		case !s.seen || s.Shared:
-		case !d.witness.Exists && s.tail.Ours:
+		case len(d.witness.Streams) == 0 && s.tail.Ours:
 			s.refuse(VerdictFail, "end of the stream", s.end(), forgottenBy(d.cfg.Source, s.Name, s.tail))
 		case d.slot.Exists:
 			w := d.witness.Streams[s.Name]

@@ -45,10 +45,8 @@ func (s *session) prepareSlot(ctx context.Context, info slot.Info) error {
 		return s.makeSlotAgain(ctx, info.Exists)
 	case first && s.cfg.Backfill && !s.backfilled(ctx):
 		return s.askBackfill(ctx, info)
-	case info.Exists && !lost && found.Exists:
-		return nil
 	case info.Exists && !lost:
-		return s.nothingOfOurs(ctx)
+		return nil
 	case lost || !first:
 		return s.replaceSlot(ctx, info, found, healAsked(jobs, 0) != nil)
 	}
@@ -58,9 +56,10 @@ func (s *session) prepareSlot(ctx context.Context, info slot.Info) error {
 	return s.makeFirstSlot(ctx)
 }
 
-// nothingOfOurs makes sure, before the very first slot is made or used, that the
-// streams hold no events of this source: else something was delivered that this
-// database does not remember.
+// nothingOfOurs makes sure, before the very first slot is made, that the streams
+// hold no events of this source: else something was delivered that this database
+// does not remember. Where the slot is there already it is taken first, and each
+// stream is looked at when it begins.
 func (s *session) nothingOfOurs(ctx context.Context) error {
 	s.r.state.set(ctx, StateWaiting, "looking whether the streams hold events of this source, before the first start")
 	for _, st := range s.streams {

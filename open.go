@@ -201,6 +201,8 @@ func (s *session) take(ctx context.Context) (map[string]dedup.Known, error) {
 		if err != nil {
 			return err
 		}
+		// A session that has started has written how far the streams were.
+		s.stranger = len(found.Streams) == 0
 		for name, st := range found.Streams {
 			known[name] = dedup.Known{
 				Created: st.Created, LastSeq: st.LastSeq, Position: st.Position, MsgID: st.MsgID, From: st.From, Epoch: st.Epoch, Asides: st.Asides,

@@ -71,6 +71,7 @@ type session struct {
 	jobsNow   chan struct{} // something was asked for
 
 	taken      map[string]dedup.Known // what the witness remembered when this session took it; nil before
+	stranger   bool                   // it remembered no stream: no relay of this source ever started here
 	heldConn   *pgx.Conn              // of held
 	held       pgx.Tx                 // sees exactly what a slot made in this session will not send; nil: none was made
 	backfillOf string                 // its snapshot

@@ -219,6 +219,9 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 	if err != nil {
 		return err
 	}
+	if s.stranger && tail.Ours {
+		return forgottenBy(s.cfg.Source, st.name, tail)
+	}
 	known := st.base
 	if st.Shared {
 		err = s.beginLanes(ctx, st, tail, at)

@@ -101,7 +101,7 @@ func TestAPointInTimeRestoreHaltsAndGoesOnOnlyWhereThatIsAllowed(t *testing.T) {
 // event or beyond it says nothing.
 func TestARebuiltClusterIsNotTakenForTheOldOne(t *testing.T) {
 	t.Parallel()
-	w := fixture.New(t, fixture.Config{Postgres: envtest.Postgres(t, testenv.PGConfig{})})
+	w := fixture.New(t, fixture.Config{Postgres: envtest.Postgres(t, testenv.PGConfig{}), Superuser: true, AnyUser: true})
 	relay := w.Start()
 	w.Place(20)
 	w.Check()

@@ -153,7 +153,7 @@ func TestARebuiltClusterIsAdopted(t *testing.T) {
 	for name, slot := range map[string]bool{"with a new slot": true, "without one": false} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			w := fixture.New(t, fixture.Config{})
+			w := fixture.New(t, fixture.Config{Superuser: true, AnyUser: true}) // the rebuilt cluster has no roles
 			relay := w.Start()
 			w.Place(20)
 			w.Stored(20)
