@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"strings"
+	"sync"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -27,6 +28,7 @@ type service struct {
 	pool  *pgxpool.Pool
 	js    jetstream.JetStream
 	fixed atomic.Bool
+	stop  func() // can be called again
 }
 
 func newService(t *testing.T, retention time.Duration) *service {
@@ -70,12 +72,13 @@ func newService(t *testing.T, retention time.Duration) *service {
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error, 1)
 	go func() { done <- c.Run(ctx) }()
-	t.Cleanup(func() {
+	s.stop = sync.OnceFunc(func() {
 		cancel()
 		if err := <-done; err != nil {
 			t.Errorf("Run() = %v, want nil", err)
 		}
 	})
+	t.Cleanup(s.stop)
 	return s
 }
 
@@ -225,6 +228,7 @@ func TestCleanupDeletesReceiptsThatAreOlderThanTheServiceKeepsThem(t *testing.T)
 		}
 		return nil
 	})
+	s.stop() // it deletes old receipts by itself now and then
 	fill := func(days int) {
 		_, err := s.pool.Exec(t.Context(), `INSERT INTO walrelay.receipt (consumer, event_id, at)
 			SELECT 'billing', $1::int || '-' || n, now() - $1::int * interval '1 day' FROM generate_series(1, 3000) AS n`, days)
