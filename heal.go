@@ -8,6 +8,7 @@ import (
 
 	"github.com/jackc/pgx/v5"
 
+	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/reconcile"
 	"github.com/walrelay/walrelay/internal/router"
@@ -68,6 +69,9 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 			return nil
 		}
 	}
+	if g.Kind == witness.GapStream || g.Kind == witness.GapNewStream {
+		g.Detail.Stream = g.Stream
+	}
 	s.r.state.set(ctx, StateWaiting, fmt.Sprintf("looking for the events of gap %d (%s)", g.ID, g.Kind))
 	asked := healAsked(jobs, g.ID)
 	limit := int64(s.cfg.HealLimit)
@@ -94,6 +98,9 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
 		return witness.CloseGap(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, g.ID, witness.GapHealed, r.stored(), nil)
 	})
+	if err == nil && g.Detail.Stream != "" {
+		err = s.proveAgain(ctx, g)
+	}
 	if err != nil {
 		return err
 	}
@@ -101,6 +108,24 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 	s.r.count.healed.Add(uint64(r.stored())) //nolint:gosec // a count
 	s.log.WarnContext(ctx, "gap healed", slog.Int64("gap", g.ID), slog.String("kind", g.Kind), slog.Int64("events", r.stored()))
 	return nil
+}
+
+// proveAgain keeps what was proven before a stream lost its end, now that it has
+// it back. The loss took the proof with it, and without it an audit would look
+// for rows of that time in all streams, also where they were let go since.
+func (s *session) proveAgain(ctx context.Context, g *witness.Gap) error {
+	at, err := envelope.ParseLSN(g.To)
+	if err != nil {
+		return fmt.Errorf("gap %d: its end: %w", g.ID, err)
+	}
+	p := witness.Proven{Epoch: g.Epoch, Snapshot: g.Detail.Seen, LSN: at, At: g.Detail.Until, Streams: map[string]witness.Span{}}
+	ends := s.ends()
+	for _, st := range s.streams {
+		p.Streams[st.name] = witness.Span{Created: st.base.Created, From: g.Detail.From[st.name], To: ends[st.name]}
+	}
+	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return witness.Prove(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, p)
+	})
 }
 
 // mayHeal says why a gap is not healed unasked; nil when it is.

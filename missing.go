@@ -179,6 +179,9 @@ func (s *session) concerned(ctx context.Context, tx pgx.Tx, d witness.GapDetail,
 			if row.HasCreatedAt && dump.Has(row.Xid, row.CreatedAt) {
 				continue // it counts as delivered since the adoption
 			}
+			if d.Stream != "" && routed.Stream != d.Stream {
+				continue // what another stream let go is no loss
+			}
 			publishes := routed.Verdict == router.Publish || routed.Verdict == router.Refused
 			if !publishes || routed.Event.ID == "" {
 				continue // without an id nobody can tell whether it was recorded

@@ -3,9 +3,12 @@ package e2e_test
 import (
 	"fmt"
 	"os"
+	"path/filepath"
 	"strings"
 	"testing"
 	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/walrelay/walrelay/e2e/fixture"
 	"github.com/walrelay/walrelay/internal/testenv"
@@ -199,6 +202,56 @@ func TestA62ABrokerThatForgotIsFilledAgain(t *testing.T) {
 			w.Check()
 		})
 	}
+}
+
+// I5, A62: what the healing of one stream looks for is that stream's own: what was
+// purged from another one since is no loss.
+func TestHealingAStreamSendsNothingAgainThatAnotherLetGo(t *testing.T) {
+	t.Parallel()
+	dir := t.TempDir()
+	broker := envtest.NATS(t, testenv.NATSConfig{Dir: dir + "/js", SyncAlways: true})
+	w := fixture.New(t, fixture.Config{NATS: broker, More: []string{"B"}, AnyUser: true, Flags: []string{
+		"--ack-timeout", "1s", "--routes", `[{event_types: [orphan], stream: B, subject: "b.{event_type}"}, {}]`,
+	}})
+	makeStream(t, w, jetstream.StreamConfig{Name: "B", Subjects: []string{"b.>"}})
+	w.Start()
+	placeKind(w, "placed", 20)
+	placeKind(w, "orphan", 20)
+	proven(t, w)
+	// The copy is of A alone: B comes back as it was.
+	var lost string
+	restart(t, broker, func() {
+		found, err := filepath.Glob(dir + "/js/jetstream/*/streams/" + w.StreamName)
+		if err != nil || len(found) != 1 {
+			t.Fatalf("folders of stream %s: %v, %v", w.StreamName, found, err)
+		}
+		lost = found[0]
+		copyDir(t, lost, dir+"/copy")
+	})
+	placeKind(w, "placed", 30)
+	placeKind(w, "orphan", 30)
+	holds(t, w, w.StreamName, 50)
+	holds(t, w, "B", 50)
+	proven(t, w)
+	b, err := w.JetStream.Stream(t.Context(), "B")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := b.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	restart(t, broker, func() {
+		removeDir(t, lost)
+		copyDir(t, dir+"/copy", lost)
+	})
+	holds(t, w, w.StreamName, 50)
+	if n := gap(t, w, "stream", "healed"); n != 0 && n != 30 {
+		t.Errorf("the gap tells of %d events, want 30", n)
+	}
+	placeKind(w, "placed", 1)
+	proven(t, w) // so the look for unseen rows is over
+	holds(t, w, w.StreamName, 51)
+	holds(t, w, "B", 50)
 }
 
 // A41, I1, I5: rows there before the first start, writers running, the backfill

@@ -64,6 +64,8 @@ type GapDetail struct {
 	// clock.
 	Since time.Time `json:"since,omitzero"`
 	Until time.Time `json:"until,omitzero"`
+	// Stream, if set, is the only stream whose events it is about.
+	Stream string `json:"-"`
 	// From is where each stream is to be looked through for events that are
 	// there after all. A stream that is not named is looked through whole.
 	From map[string]uint64 `json:"from,omitempty"`

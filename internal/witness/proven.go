@@ -23,7 +23,9 @@ type Proven struct {
 	Snapshot string
 	LSN      envelope.LSN
 	Streams  map[string]Span
-	At       time.Time
+	// At is when the snapshot was kept, by the database's clock; zero for one
+	// that is kept now.
+	At time.Time
 }
 
 // A Span says where in a stream a proof ends.
@@ -91,12 +93,19 @@ func Prove(ctx context.Context, conn *pgx.Conn, schema, source string, session u
 
 func prove(ctx context.Context, tx pgx.Tx, schema, source string, p Proven, streams []byte) error {
 	_, err := tx.Exec(ctx, `WITH new AS (
-			INSERT INTO `+table(schema, "proven")+` (source, epoch, snapshot, lsn, streams) VALUES ($1, $2, $3::text::pg_snapshot, $4::text::pg_lsn, $5)
+			INSERT INTO `+table(schema, "proven")+` (source, epoch, snapshot, lsn, streams, at) VALUES ($1, $2, $3::text::pg_snapshot, $4::text::pg_lsn, $5, coalesce($6, clock_timestamp()))
 			RETURNING at)
 		DELETE FROM `+table(schema, "proven")+` p USING new
 		WHERE p.source = $1 AND p.at >= date_trunc('minute', new.at) AND p.at < new.at AND p.streams <> '{}'`,
-		source, int64(p.Epoch), p.Snapshot, p.LSN.String(), streams)
+		source, int64(p.Epoch), p.Snapshot, p.LSN.String(), streams, timeOrNil(p.At))
 	return err
+}
+
+func timeOrNil(at time.Time) *time.Time {
+	if at.IsZero() {
+		return nil
+	}
+	return &at
 }
 
 // Declare keeps a snapshot as proven without a session: when a slot is made for
