@@ -102,7 +102,7 @@ func TestMistakesNameTheSettingAsItWasGivenAndTheFix(t *testing.T) {
 		"file in a file":         {file: "config: x", want: "config (walrelay.yaml:1): a file cannot name another one"},
 		"number of the file":     {file: "window: many", want: `window (walrelay.yaml:1): use a whole number, not "many"`},
 		"number of a variable":   {env: map[string]string{"WALRELAY_WINDOW": "1e3"}, want: `WALRELAY_WINDOW: use a whole number, not "1e3"`},
-		"bounds of a variable":   {env: map[string]string{"WALRELAY_WINDOW": "100000"}, want: `WALRELAY_WINDOW="100000": use 1 to 65536 messages`},
+		"bounds of a variable":   {env: map[string]string{"WALRELAY_WINDOW": "100000"}, want: `WALRELAY_WINDOW="100000": use 1 to 65536 messages, or 0 for what the round trip needs`},
 		"level":                  {args: []string{"--log-level=loud"}, want: `--log-level: use debug, info, warn or error, not "loud"`},
 		"enum":                   {env: map[string]string{"WALRELAY_LOG_FORMAT": "xml"}, want: `WALRELAY_LOG_FORMAT: use one of auto, text, json, not "xml"`},
 		"switch":                 {env: map[string]string{"WALRELAY_JSON": "maybe"}, want: `WALRELAY_JSON: use true or false, not "maybe"`},
