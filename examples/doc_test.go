@@ -15,7 +15,7 @@ func TestCodeInTheDocumentationCompiles(t *testing.T) {
 	t.Parallel()
 	// Snippets leave their imports out; these are the ones they may need.
 	packages := map[string]string{
-		"context": "context", "time": "time", "pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool",
+		"context": "context", "os": "os", "time": "time", "pgx": "github.com/jackc/pgx/v5", "pgxpool": "github.com/jackc/pgx/v5/pgxpool",
 		"jetstream": "github.com/nats-io/nats.go/jetstream", "inbox": "github.com/walrelay/walrelay/inbox",
 		"outbox": "github.com/walrelay/walrelay/outbox", "idempotency": "github.com/walrelay/walrelay/idempotency",
 	}

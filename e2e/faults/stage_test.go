@@ -71,7 +71,7 @@ type stage struct {
 func newStage(t *testing.T, p *plan) *stage {
 	t.Helper()
 	s := &stage{t: t, kind: p.kind, plan: p, rnd: fixture.Random(p.seed, "stage")}
-	cfg := fixture.Config{More: []string{lanes, bills}, Shared: []string{lanes}, Seed: p.seed, Stream: func(c *jetstream.StreamConfig) {
+	cfg := fixture.Config{Superuser: true, AnyUser: true, More: []string{lanes, bills}, Shared: []string{lanes}, Seed: p.seed, Stream: func(c *jetstream.StreamConfig) {
 		c.Duplicates = 100 * time.Millisecond // it is not to help
 	}}
 	s.primary = envtest.Postgres(t, testenv.PGConfig{Version: 17, Settings: map[string]string{
