@@ -120,8 +120,8 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 		known.MsgID = "" // another writer's
 	}
 	now := witness.StreamState{Created: again.Created, LastSeq: again.LastSeq, Position: known.Position, MsgID: known.MsgID, At: time.Now().UTC(), Epoch: s.epoch}
-	if st.Shared {
-		now.From = min(st.base.From, end)
+	if st.Shared && gap.Kind == witness.GapStream {
+		now.From = min(st.base.From, end) // in a new one, any event may be the first
 	}
 	err = s.recordGap(ctx, gap, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := deadletter.Reopen(ctx, tx, s.cfg.Schema, s.cfg.Source, st.name, end); err != nil {

@@ -41,7 +41,7 @@ func TestARelayThatWakesAfterATakeoverStoresAndWritesNothing(t *testing.T) {
 	t.Parallel()
 	w := fixture.New(t, fixture.Config{Stream: shortDuplicates, ProxyNATS: true, ProxyPostgres: true})
 	noteWrites(w)
-	sleeper := w.Start("--database-url", w.DatabaseURL, "--replication-url", byProxy(w), "--ack-timeout", "30s", "--window", "200")
+	sleeper := w.Start("--database-url", w.DatabaseURL, "--replication-url", byProxy(w), "--ack-timeout", "30s", "--window", "1000")
 	load := w.Load(fixture.LoadConfig{Writers: 2})
 	w.AwaitRecorded(50)
 	if err := w.NATSProxy.Hold(testenv.Downstream); err != nil {

@@ -167,7 +167,9 @@ func (s *publisher) checkLoss(now end) error {
 		return nil
 	}
 	gap := &GapError{Stream: s.cfg.Stream, Acked: acked, LastSeq: now.lastSeq, Created: created, CreatedNow: now.created}
-	if was := s.suspect.end; was != nil && was.created.Equal(now.created) && was.lastSeq == now.lastSeq {
+	// Another stream stays another one while others write to it.
+	anew := !now.created.Equal(created)
+	if was := s.suspect.end; was != nil && was.created.Equal(now.created) && (anew || was.lastSeq == now.lastSeq) {
 		if time.Since(s.suspect.at) >= s.cfg.LossConfirm {
 			return gap
 		}
