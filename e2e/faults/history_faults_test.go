@@ -44,7 +44,10 @@ func copyDatabase(ctx context.Context, s *stage) error {
 
 // showCopy has the relay, and the writers, see that copy for a while: another
 // history, which takes more writes than the true one since. Nothing of it may be
-// published, and nothing be confirmed to the true one for it.
+// published, and nothing be confirmed to the true one for it. In lanes, which
+// store in no order, an event that stands before the first one that differs can
+// be of the true history and not stored yet: there it may slip through, as
+// docs/guarantees.md says.
 func showCopy(ctx context.Context, s *stage) error {
 	data := s.primary.DataDir()
 	swap := func(away, back string) error {
@@ -77,6 +80,13 @@ func showCopy(ctx context.Context, s *stage) error {
 		s.withRelay((*fixture.Relay).Kill)
 		s.startRelay()
 		rest(ctx, 3*time.Second)
+		rows, err := s.now().Rows(ctx)
+		if err != nil {
+			return err
+		}
+		for _, r := range rows {
+			s.ofCopy = append(s.ofCopy, r.ID)
+		}
 		return swap(data+".other", data+".true")
 	})
 }

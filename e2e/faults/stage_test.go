@@ -65,6 +65,7 @@ type stage struct {
 	full   string
 	config *jetstream.StreamConfig
 	copied string
+	ofCopy []string // events that a copy of the database had
 }
 
 // newStage makes a world of the plan's kind.
