@@ -85,11 +85,7 @@ func (p *patient) makeStream(change func(*jetstream.StreamConfig)) {
 		change(&cfg)
 	}
 	_ = p.js.DeleteStream(p.t.Context(), p.stream)
-	// The server removes the files of one that was deleted a little later.
-	envtest.Eventually(p.t, 30*time.Second, func() error {
-		_, err := p.js.CreateStream(p.t.Context(), cfg)
-		return err
-	})
+	envtest.MakeStream(p.t, p.js, cfg)
 }
 
 func (p *patient) exec(statements ...string) {

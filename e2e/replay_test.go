@@ -247,9 +247,7 @@ func TestA62AHaltedRelayIsAskedToFillAStreamOrToLetItBe(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if _, err := w.JetStream.CreateStream(t.Context(), config); err != nil {
-				t.Fatal(err)
-			}
+			makeStream(t, w, config)
 			relay.Kill()
 			relay = w.Start()
 			relay.Await("halted", fixture.Patience)

@@ -17,9 +17,7 @@ import (
 // makeStream makes a stream beside the world's own.
 func makeStream(t *testing.T, w *fixture.World, cfg jetstream.StreamConfig) {
 	t.Helper()
-	if _, err := w.JetStream.CreateStream(t.Context(), cfg); err != nil {
-		t.Fatalf("make stream %s: %v", cfg.Name, err)
-	}
+	envtest.MakeStream(t, w.JetStream, cfg)
 }
 
 // placeKind writes n events of one type, each in a transaction of its own.

@@ -562,9 +562,7 @@ func TestVerifyOfAWorkQueueCallsNothingMissing(t *testing.T) {
 	if err := w.JetStream.DeleteStream(t.Context(), w.StreamName); err != nil {
 		t.Fatal(err)
 	}
-	if stream, err = w.JetStream.CreateStream(t.Context(), cfg); err != nil {
-		t.Fatal(err)
-	}
+	stream = envtest.MakeStream(t, w.JetStream, cfg)
 	relay := w.Start()
 	relay.Await("relaying", fixture.Patience)
 	w.Place(30)

@@ -227,9 +227,7 @@ func createStream(t *testing.T, js jetstream.JetStream, change ...func(*jetstrea
 	for _, f := range change {
 		f(&cfg)
 	}
-	if _, err := js.CreateOrUpdateStream(t.Context(), cfg); err != nil {
-		t.Fatalf("create stream: %v", err)
-	}
+	envtest.MakeStream(t, js, cfg)
 }
 
 // wantStored checks that the stream has exactly the events [0, n) in order,
