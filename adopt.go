@@ -59,15 +59,7 @@ type AdoptedGap struct {
 // relay goes on when it looks again.
 func Adopt(ctx context.Context, cfg Config, stream, by string, goOn func(Adoption) (bool, error)) (Adoption, error) {
 	found := Adoption{Stream: stream}
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return found, err
-	}
-	connect, err := cfg.postgres(cfg.DatabaseURL, "adopt")
-	if err != nil {
-		return found, err
-	}
-	conn, err := openSQL(ctx, connect)
+	conn, err := openVerb(ctx, &cfg, "adopt")
 	if err != nil {
 		return found, err
 	}
@@ -80,22 +72,12 @@ func Adopt(ctx context.Context, cfg Config, stream, by string, goOn func(Adoptio
 	if err != nil {
 		return found, err
 	}
-	mark := markTail(tail)
-	found.Now = StreamEnd{Created: tail.Created, Sequence: tail.LastSeq}
-	if tail.Ours {
-		found.Now.Position = mark.Position.String()
-	}
-	lost := dedup.CheckLoss(stream, mark, dedup.Known{Created: known.Created, LastSeq: known.LastSeq})
+	now := presentState(&cfg, stream, tail)
+	found.Now = endOfState(now)
+	lost := dedup.CheckLoss(stream, markTail(tail), dedup.Known{Created: known.Created, LastSeq: known.LastSeq})
 	found.Nothing = lost == nil && len(found.Gaps) == 0
 	if yes, err := goOn(found); err != nil || !yes || found.Nothing {
 		return found, err
-	}
-	now := witness.StreamState{Created: tail.Created, LastSeq: tail.LastSeq, At: time.Now().UTC()}
-	if tail.Ours {
-		now.Position, now.MsgID = mark.Position, mark.MsgID
-	}
-	if cfg.stream(stream).Shared {
-		now.From = tail.LastSeq
 	}
 	_, err = witness.AdoptStream(ctx, conn, cfg.Schema, cfg.Source, witness.Adoption{Stream: stream, Now: now, By: by})
 	found.Adopted = err == nil
@@ -115,18 +97,9 @@ func (a *Adoption) database(ctx context.Context, conn *pgx.Conn, cfg *Config) (w
 	if !knows {
 		return known, fmt.Errorf("source %q has never written to stream %q: there is nothing to adopt; a stream that is new in the routes needs no word", cfg.Source, a.Stream)
 	}
-	a.Known = StreamEnd{Created: known.Created, Sequence: known.LastSeq}
-	if !known.Position.IsZero() {
-		a.Known.Position = known.Position.String()
-	}
-	gaps, err := witness.OpenGaps(ctx, conn, cfg.Schema, cfg.Source)
-	if err != nil {
+	a.Known = endOfState(known)
+	if a.Gaps, err = gapsToAdopt(ctx, conn, cfg, a.Stream); err != nil {
 		return known, err
-	}
-	for _, g := range gaps {
-		if g.Stream == a.Stream {
-			a.Gaps = append(a.Gaps, AdoptedGap{ID: g.ID, Kind: g.Kind, FoundAt: g.FoundAt, Events: g.Events})
-		}
 	}
 	last, some, err := witness.Newest(ctx, conn, cfg.Schema, cfg.Source)
 	if err != nil {
@@ -142,6 +115,42 @@ func (a *Adoption) database(ctx context.Context, conn *pgx.Conn, cfg *Config) (w
 		a.UndeliveredBytes = &behind
 	}
 	return known, err
+}
+
+// presentState is what the witness is to remember of a stream as it is now.
+func presentState(cfg *Config, stream string, tail publish.Tail) witness.StreamState {
+	now := witness.StreamState{Created: tail.Created, LastSeq: tail.LastSeq, At: time.Now().UTC()}
+	if tail.Ours {
+		mark := markTail(tail)
+		now.Position, now.MsgID = mark.Position, mark.MsgID
+	}
+	if cfg.stream(stream).Shared {
+		now.From = tail.LastSeq
+	}
+	return now
+}
+
+func endOfState(s witness.StreamState) StreamEnd {
+	end := StreamEnd{Created: s.Created, Sequence: s.LastSeq}
+	if !s.Position.IsZero() {
+		end.Position = s.Position.String()
+	}
+	return end
+}
+
+// gapsToAdopt gives the open gaps of a stream, or of all if it is empty.
+func gapsToAdopt(ctx context.Context, conn *pgx.Conn, cfg *Config, stream string) ([]AdoptedGap, error) {
+	open, err := witness.OpenGaps(ctx, conn, cfg.Schema, cfg.Source)
+	if err != nil {
+		return nil, err
+	}
+	list := []AdoptedGap{}
+	for _, g := range open {
+		if stream == "" || g.Stream == stream {
+			list = append(list, AdoptedGap{ID: g.ID, Kind: g.Kind, FoundAt: g.FoundAt, Events: g.Events})
+		}
+	}
+	return list, nil
 }
 
 // endOf reads the end of a stream, once.

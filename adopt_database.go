@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"slices"
-	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -60,15 +59,7 @@ type AdoptedStream struct {
 // A halted relay goes on when it looks again.
 func AdoptDatabase(ctx context.Context, cfg Config, by string, goOn func(DatabaseAdoption) (bool, error)) (DatabaseAdoption, error) {
 	found := DatabaseAdoption{}
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return found, err
-	}
-	connect, err := cfg.postgres(cfg.DatabaseURL, "adopt")
-	if err != nil {
-		return found, err
-	}
-	conn, err := openSQL(ctx, connect)
+	conn, err := openVerb(ctx, &cfg, "adopt")
 	if err != nil {
 		return found, err
 	}
@@ -113,12 +104,8 @@ func (a *DatabaseAdoption) look(ctx context.Context, conn *pgx.Conn, cfg *Config
 		a.Known = &History{Epoch: last.Number, SystemID: last.SystemID, Timeline: last.Timeline}
 		do.Epoch = max(do.Epoch, last.Number)
 	}
-	gaps, err := witness.OpenGaps(ctx, conn, cfg.Schema, cfg.Source)
-	if err != nil {
+	if a.Gaps, err = gapsToAdopt(ctx, conn, cfg, ""); err != nil {
 		return nil, err
-	}
-	for _, g := range gaps {
-		a.Gaps = append(a.Gaps, AdoptedGap{ID: g.ID, Kind: g.Kind, FoundAt: g.FoundAt, Events: g.Events})
 	}
 	info, err := slot.Inspect(ctx, conn, cfg.Slot)
 	switch {
@@ -153,7 +140,7 @@ func (a *DatabaseAdoption) ends(ctx context.Context, cfg *Config, w witness.Witn
 		names = appendNew(names, name)
 	}
 	for i, name := range names {
-		known, knows := w.Streams[name]
+		known := w.Streams[name]
 		do.Epoch = max(do.Epoch, known.Epoch, known.Position.Epoch)
 		tail, err := endOf(ctx, cfg, name)
 		if missing, ok := errors.AsType[*publish.APIError](err); ok && missing.NotFound() && i >= len(routes.Streams()) {
@@ -162,25 +149,10 @@ func (a *DatabaseAdoption) ends(ctx context.Context, cfg *Config, w witness.Witn
 		if err != nil {
 			return err
 		}
-		s := AdoptedStream{Stream: name, Now: StreamEnd{Created: tail.Created, Sequence: tail.LastSeq}}
-		if knows {
-			s.Known = StreamEnd{Created: known.Created, Sequence: known.LastSeq}
-			if !known.Position.IsZero() {
-				s.Known.Position = known.Position.String()
-			}
-		}
-		now := witness.StreamState{Created: tail.Created, LastSeq: tail.LastSeq, At: time.Now().UTC()}
-		if tail.Ours {
-			mark := markTail(tail)
-			s.Now.Position = mark.Position.String()
-			now.Position, now.MsgID = mark.Position, mark.MsgID
-			do.Epoch = max(do.Epoch, mark.Position.Epoch)
-		}
-		if cfg.stream(name).Shared {
-			now.From = tail.LastSeq
-		}
+		now := presentState(cfg, name, tail)
+		do.Epoch = max(do.Epoch, now.Position.Epoch)
 		do.Streams[name] = now
-		a.Streams = append(a.Streams, s)
+		a.Streams = append(a.Streams, AdoptedStream{Stream: name, Known: endOfState(known), Now: endOfState(now)})
 	}
 	for name, state := range do.Streams {
 		state.Epoch = do.Epoch + 1

@@ -131,11 +131,7 @@ func (s *session) makeSlot(ctx context.Context, then func(snapshot string, at en
 
 // hold opens a transaction with a snapshot that another connection exports.
 func (s *session) hold(ctx context.Context, name string) (snapshot string, err error) {
-	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "scan")
-	if err != nil {
-		return "", err
-	}
-	if s.heldConn, err = openSQL(ctx, cfg); err != nil {
+	if s.heldConn, err = s.cfg.open(ctx, "scan"); err != nil {
 		return "", err
 	}
 	if s.held, err = s.heldConn.BeginTx(ctx, pgx.TxOptions{IsoLevel: pgx.RepeatableRead, AccessMode: pgx.ReadOnly}); err != nil {

@@ -9,7 +9,6 @@ import (
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/internal/reconcile"
-	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
@@ -29,7 +28,7 @@ func (s *session) lookFrom(ctx context.Context, tx pgx.Tx, d witness.GapDetail) 
 	}
 	exact, timed := true, true
 	for _, t := range s.cfg.Tables {
-		table := router.Table{Schema: t.Schema, Name: t.Name, Columns: router.Columns(t.Columns)}
+		table := routerTable(t)
 		has, err := hasXid(ctx, tx, table)
 		if err != nil {
 			return nil, gone, err

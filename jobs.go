@@ -281,11 +281,7 @@ func (r *Relay) waitAsked(ctx context.Context, d time.Duration) {
 func (r *Relay) newestJob(ctx context.Context) (int64, error) {
 	ctx, cancel := context.WithTimeout(ctx, queryTimeout)
 	defer cancel()
-	cfg, err := r.cfg.postgres(r.cfg.DatabaseURL, "asked")
-	if err != nil {
-		return 0, err
-	}
-	conn, err := openSQL(ctx, cfg)
+	conn, err := r.cfg.open(ctx, "asked")
 	if err != nil {
 		return 0, err
 	}

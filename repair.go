@@ -30,11 +30,7 @@ func (s *session) scan(ctx context.Context, f func(pgx.Tx) error) error {
 
 // scanNow is scan with a snapshot of now.
 func (s *session) scanNow(ctx context.Context, f func(pgx.Tx) error) error {
-	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, "scan")
-	if err != nil {
-		return err
-	}
-	conn, err := openSQL(ctx, cfg)
+	conn, err := s.cfg.open(ctx, "scan")
 	if err != nil {
 		return err
 	}

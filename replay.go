@@ -264,23 +264,15 @@ type Replay struct {
 // PlanReplay says what a replay with the configuration cfg would send. It
 // changes nothing and asks PostgreSQL alone.
 func PlanReplay(ctx context.Context, cfg Config, which Replay) (*ReplayPlan, error) {
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return nil, err
-	}
-	pg, err := cfg.postgres(cfg.DatabaseURL, "replay")
-	if err != nil {
-		return nil, err
-	}
-	routes, err := newRouter(&cfg)
-	if err != nil {
-		return nil, err
-	}
-	conn, err := openSQL(ctx, pg)
+	conn, err := openVerb(ctx, &cfg, "replay")
 	if err != nil {
 		return nil, err
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
+	routes, err := newRouter(&cfg)
+	if err != nil {
+		return nil, err
+	}
 	plan := &ReplayPlan{Streams: map[string]int64{}}
 	chosen := newChoice(cfg.Source, &job.Arguments{
 		Since: which.Since, Until: which.Until, IDs: which.IDs, AggregateType: which.AggregateType, AggregateID: which.AggregateID,

@@ -115,11 +115,7 @@ type retainRun struct {
 }
 
 func (s *session) retain(ctx context.Context) (run retainRun, err error) {
-	cfg, err := s.cfg.postgres(s.cfg.DatabaseURL, roleCleanup)
-	if err != nil {
-		return run, err
-	}
-	conn, err := openSQL(ctx, cfg)
+	conn, err := s.cfg.open(ctx, roleCleanup)
 	if err != nil {
 		return run, err
 	}
@@ -186,15 +182,7 @@ type CleanupReport struct {
 // there ahead. It needs no relay, but what no relay has proven stays.
 func Cleanup(ctx context.Context, cfg Config, how Cleaning) (CleanupReport, error) {
 	cfg.NATS = or(cfg.NATS, "nats://127.0.0.1:4222") // it is not asked
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return CleanupReport{}, err
-	}
-	connect, err := cfg.postgres(cfg.DatabaseURL, roleCleanup)
-	if err != nil {
-		return CleanupReport{}, err
-	}
-	conn, err := openSQL(ctx, connect)
+	conn, err := openVerb(ctx, &cfg, roleCleanup)
 	if err != nil {
 		return CleanupReport{}, err
 	}

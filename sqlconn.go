@@ -77,6 +77,25 @@ func openSQL(ctx context.Context, cfg *pgx.ConnConfig) (*pgx.Conn, error) {
 	return conn, nil
 }
 
+// open makes a SQL connection of its own for a part of the relay or a verb.
+func (c *Config) open(ctx context.Context, role string) (*pgx.Conn, error) {
+	cfg, err := c.postgres(c.DatabaseURL, role)
+	if err != nil {
+		return nil, err
+	}
+	return openSQL(ctx, cfg)
+}
+
+// openVerb completes the configuration of a verb and connects to its database.
+func openVerb(ctx context.Context, cfg *Config, verb string) (*pgx.Conn, error) {
+	complete, err := cfg.withDefaults()
+	if err != nil {
+		return nil, err
+	}
+	*cfg = complete
+	return cfg.open(ctx, verb)
+}
+
 // do runs f with the connection.
 func (s *sqlConn) do(ctx context.Context, f func(context.Context, *pgx.Conn) error) error {
 	s.mu.Lock()

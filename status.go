@@ -1,17 +1,9 @@
 package walrelay
 
 import (
-	"context"
-	"fmt"
-	"maps"
-	"sync"
-	"sync/atomic"
 	"time"
 
-	"github.com/jackc/pgx/v5"
-
 	"github.com/walrelay/walrelay/envelope"
-	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/publish"
 )
 
@@ -58,102 +50,6 @@ type Status struct {
 	Counters    Counters         `json:"counters"`
 	LastError   string           `json:"last_error,omitempty"` // why the last session ended
 	LastErrorAt time.Time        `json:"last_error_at,omitzero"`
-}
-
-// NotReady says why the relay delivers nothing now; empty when it does, or
-// would if there were events. A standby is not ready: it delivers nothing until
-// the slot is released.
-func (s *Status) NotReady() string {
-	if s.State != StateRelaying {
-		why := reasoned(string(s.State), s.Reason)
-		if obstacle := s.obstacle(); obstacle != "" {
-			why += "; " + obstacle
-		}
-		return why
-	}
-	for i := range s.Streams {
-		if st := &s.Streams[i]; !st.Flowing {
-			return fmt.Sprintf("stream %q: %s", st.Name, reasoned(st.State, st.Reason))
-		}
-	}
-	if !s.StalledSince.IsZero() {
-		return fmt.Sprintf("stalled: nothing was received, stored or confirmed for %v, though there is something to do; "+
-			"look at what the walsender of slot %q does in pg_stat_activity", s.At.Sub(s.StalledSince).Round(time.Second), s.Slot)
-	}
-	return ""
-}
-
-// A Phase says in a word what an operator is to make of a status.
-type Phase string
-
-// Five phases are the states of those names. PhaseWaiting is that state too, and
-// a stream that waits while the others flow.
-const (
-	PhaseStarting Phase = "starting"
-	PhaseStandby  Phase = "standby"
-	PhaseHalted   Phase = "halted"
-	PhaseStopping Phase = "stopping"
-	PhaseStopped  Phase = "stopped"
-	PhaseWaiting  Phase = "waiting"
-	// PhaseStalled says that nothing moves, and that the relay does not know why.
-	PhaseStalled Phase = "stalled"
-	// PhaseDelivering says that events are stored, PhaseIdle that there are none
-	// and that everything is in place. Only these two are ready.
-	PhaseDelivering Phase = "delivering"
-	PhaseIdle       Phase = "idle"
-)
-
-// idleAfter is how long after its last event a relay with nothing to do is
-// idle.
-const idleAfter = 10 * time.Second
-
-// Phase gives it.
-func (s *Status) Phase() Phase {
-	if s.State != StateRelaying {
-		return Phase(s.State)
-	}
-	newest, busy := time.Time{}, s.LagSeconds != nil && *s.LagSeconds > 0
-	for i := range s.Streams {
-		st := &s.Streams[i]
-		if !st.Flowing {
-			return PhaseWaiting
-		}
-		busy = busy || st.InFlight > 0 || st.Queued > 0
-		if st.StoredAt.After(newest) {
-			newest = st.StoredAt
-		}
-	}
-	switch {
-	case !s.StalledSince.IsZero():
-		return PhaseStalled
-	case busy || s.At.Sub(newest) < idleAfter:
-		return PhaseDelivering
-	}
-	return PhaseIdle
-}
-
-// obstacle is what NATS has to do with it: a relay that waits for the end of its
-// streams does not know why it has to.
-func (s *Status) obstacle() string {
-	if s.State != StateWaiting {
-		return ""
-	}
-	for i := range s.Streams {
-		if st := &s.Streams[i]; st.Reason != "" {
-			return fmt.Sprintf("stream %q: %s", st.Name, st.Reason)
-		}
-	}
-	if !s.NATS.Connected {
-		return reasoned("no connection to NATS", s.NATS.LastError)
-	}
-	return ""
-}
-
-func reasoned(state, reason string) string {
-	if reason == "" {
-		return state
-	}
-	return state + ": " + reason
 }
 
 // SlotStatus is what PostgreSQL said of the slot when it was last looked at.
@@ -224,114 +120,6 @@ type DeadLetters struct {
 	LookedAt time.Time      `json:"looked_at"`
 	Open     int            `json:"open"`
 	ByReason map[string]int `json:"by_reason"`
-}
-
-// Counters count since the process started.
-type Counters struct {
-	Transactions uint64  `json:"transactions"`
-	Rows         uint64  `json:"rows"`      // inserts that the slot sent, of whatever table
-	Published    uint64  `json:"published"` // events handed to a stream
-	Stored       uint64  `json:"stored"`
-	StoredBytes  uint64  `json:"stored_bytes"` // of the bodies of those
-	Passed       uint64  `json:"passed"`       // events that were in the stream already
-	Refused      uint64  `json:"refused"`      // events recorded as dead letters
-	Left         uint64  `json:"left"`         // events left to a later session, since their stream was in trouble
-	Skipped      uint64  `json:"skipped"`      // events whose route says skip
-	NotOutbox    uint64  `json:"not_outbox"`   // inserts of tables that are no outbox
-	Updates      uint64  `json:"updates"`      // updates of an outbox, which are no events
-	Deletes      uint64  `json:"deletes"`      // likewise deletes
-	Truncates    uint64  `json:"truncates"`    // likewise truncates
-	Sessions     uint64  `json:"sessions"`
-	Gaps         uint64  `json:"gaps"`   // gaps that were found
-	Healed       uint64  `json:"healed"` // events published to heal gaps
-	Retries      Retries `json:"retries"`
-	Answers      Answers `json:"answers"`
-	// GapsByKind divides Gaps.
-	GapsByKind map[string]uint64 `json:"gaps_by_kind,omitempty"`
-}
-
-// Retries count what made messages be sent again, over all streams.
-type Retries struct {
-	Timeouts      uint64 `json:"timeouts"`
-	Disconnects   uint64 `json:"disconnects"`
-	WrongSequence uint64 `json:"wrong_sequence"`
-	NoResponders  uint64 `json:"no_responders"`
-	Denied        uint64 `json:"denied"`
-	Environment   uint64 `json:"environment"` // other refusals that an operator or time can mend
-	Resyncs       uint64 `json:"resyncs"`     // times that sending began anew
-}
-
-// Answers count what became of messages that were sent, over all streams: also
-// of those that are not live.
-type Answers struct {
-	Acknowledged uint64 `json:"acknowledged"`
-	Found        uint64 `json:"found"`      // a resync found them stored
-	Duplicates   uint64 `json:"duplicates"` // the stream had seen the id
-	Refused      uint64 `json:"refused"`    // for good: they became dead letters
-}
-
-func (a *Answers) add(c *publish.Counters) {
-	a.Acknowledged += c.Acks
-	a.Found += c.Found
-	a.Duplicates += c.Duplicates
-	a.Refused += c.Refused
-}
-
-func (r *Retries) add(c *publish.Counters) {
-	r.Timeouts += c.Timeouts
-	r.Disconnects += c.Disconnects
-	r.WrongSequence += c.WrongSequence
-	r.NoResponders += c.NoResponders
-	r.Denied += c.Denied
-	r.Environment += c.Environment
-	r.Resyncs += c.Resyncs
-}
-
-type counters struct {
-	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
-	updates, deletes, truncates, sessions, left, healed, storedBytes atomic.Uint64
-
-	latency latencies
-
-	ages     ages
-	letters  atomic.Pointer[DeadLetters]
-	asked    atomic.Pointer[askedStatus]
-	retained retained
-
-	mu      sync.Mutex
-	retries Retries           // of the sessions that are over
-	answers Answers           // likewise
-	gaps    map[string]uint64 // by kind
-	streams []StreamStatus    // as the last session left them
-}
-
-// gap counts one that was found.
-func (c *counters) gap(kind string) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	if c.gaps == nil {
-		c.gaps = map[string]uint64{}
-	}
-	c.gaps[kind]++
-}
-
-func (c *counters) read() Counters {
-	n := c.readAtomics()
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	n.Retries, n.Answers, n.GapsByKind = c.retries, c.answers, maps.Clone(c.gaps)
-	for _, found := range c.gaps {
-		n.Gaps += found
-	}
-	return n
-}
-
-func (c *counters) readAtomics() Counters {
-	return Counters{
-		Transactions: c.transactions.Load(), Rows: c.rows.Load(), Published: c.published.Load(), Stored: c.stored.Load(),
-		StoredBytes: c.storedBytes.Load(), Healed: c.healed.Load(), Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
-		Updates: c.updates.Load(), Deletes: c.deletes.Load(), Truncates: c.truncates.Load(), Sessions: c.sessions.Load(),
-	}
 }
 
 // Status says what the relay does now. It never waits for a server's answer;
@@ -439,37 +227,6 @@ func (s *session) streamStatus(retries *Retries, answers *Answers) []StreamStatu
 	return list
 }
 
-// leftBy keeps what the counts and the streams were when the session ended.
-func (c *counters) leftBy(s *session) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	list := s.streamStatus(&c.retries, &c.answers)
-	if len(list) == 0 {
-		return
-	}
-	for i := range list {
-		st := &list[i]
-		st.State, st.Flowing, st.MarkMet, st.Reason = publish.StateStopped.String(), false, false, ""
-		st.InFlight, st.Queued, st.Bytes, st.UnacknowledgedSince, st.Fill = 0, 0, 0, time.Time{}, nil
-	}
-	c.streams = list
-}
-
-// countLetters asks for the open dead letters. Not to know them does no harm:
-// a role may be without the right to read them.
-func (s *session) countLetters(ctx context.Context, conn *pgx.Conn) {
-	open, err := deadletter.Open(ctx, conn, s.cfg.Schema, s.cfg.Source)
-	if err != nil {
-		s.r.count.letters.Store(nil)
-		return
-	}
-	found := &DeadLetters{LookedAt: s.r.now(), ByReason: open}
-	for _, n := range open {
-		found.Open += n
-	}
-	s.r.count.letters.Store(found)
-}
-
 // optional is nil for what is not known, which comes as a negative number.
 func optional(v int64) *int64 {
 	if v < 0 {
@@ -483,73 +240,4 @@ func between(from, to envelope.LSN) int64 {
 		return 0
 	}
 	return int64(to - from) //nolint:gosec // a server's WAL is shorter than 2^63 bytes
-}
-
-// ages knows when the oldest transaction was committed that is not settled. It
-// outlives sessions: what one has not settled is still owed.
-//
-// Invariant: the spans lie in the order of their LSNs, and each covers all
-// transactions that were received from its first one to its last.
-type ages struct {
-	mu    sync.Mutex
-	spans []ageSpan
-}
-
-// ageSpan is one second's worth of transactions, which bounds their number.
-type ageSpan struct {
-	first, last envelope.LSN // commit LSNs
-	at          time.Time    // commit time of the first
-}
-
-const ageSpanLength = time.Second
-
-// began notes a transaction and drops what lies below safe.
-func (a *ages) began(safe, commit envelope.LSN, at time.Time) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.drop(safe)
-	a.received(commit, at)
-}
-
-// received notes a transaction when it begins.
-func (a *ages) received(commit envelope.LSN, at time.Time) {
-	if n := len(a.spans); n > 0 {
-		switch {
-		case commit < a.spans[0].first:
-			a.spans = a.spans[:0] // all of it is sent again
-		case commit <= a.spans[n-1].last:
-			return
-		case at.Sub(a.spans[n-1].at) < ageSpanLength:
-			a.spans[n-1].last = commit
-			return
-		}
-	}
-	a.spans = append(a.spans, ageSpan{first: commit, last: commit, at: at})
-}
-
-// settle drops what lies below an LSN that may be confirmed.
-func (a *ages) settle(safe envelope.LSN) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	a.drop(safe)
-}
-
-func (a *ages) drop(safe envelope.LSN) {
-	n := 0
-	for n < len(a.spans) && a.spans[n].last < safe {
-		n++
-	}
-	if n > 0 {
-		a.spans = append(a.spans[:0], a.spans[n:]...)
-	}
-}
-
-// oldest is the commit time of the oldest transaction that is not settled.
-func (a *ages) oldest() (time.Time, bool) {
-	a.mu.Lock()
-	defer a.mu.Unlock()
-	if len(a.spans) == 0 {
-		return time.Time{}, false
-	}
-	return a.spans[0].at, true
 }

@@ -47,15 +47,7 @@ func (t TeardownReport) Nothing() bool { return t.ConfirmedLSN == "" && !t.Publi
 func Teardown(ctx context.Context, cfg Config, goOn func(TeardownReport) (bool, error)) (TeardownReport, error) {
 	found := TeardownReport{}
 	cfg.NATS = or(cfg.NATS, "nats://127.0.0.1:4222") // it is not asked
-	cfg, err := cfg.withDefaults()
-	if err != nil {
-		return found, err
-	}
-	connect, err := cfg.postgres(cfg.DatabaseURL, "teardown")
-	if err != nil {
-		return found, err
-	}
-	conn, err := openSQL(ctx, connect)
+	conn, err := openVerb(ctx, &cfg, "teardown")
 	if err != nil {
 		return found, err
 	}

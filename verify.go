@@ -66,11 +66,7 @@ func Verify(ctx context.Context, cfg Config, how Verification) (*VerifyReport, e
 	defer nc.Close()
 	return reconcile.Verify(ctx, reconcile.Config{
 		Connect: func(ctx context.Context) (*pgx.Conn, error) {
-			pg, err := cfg.postgres(cfg.DatabaseURL, "verify")
-			if err != nil {
-				return nil, err
-			}
-			return openSQL(ctx, pg)
+			return cfg.open(ctx, "verify")
 		},
 		NATS: nc, Domain: cfg.NATSDomain, Source: cfg.Source, Slot: cfg.Slot, Schema: cfg.Schema, Router: routerConfig(&cfg),
 		Since: how.Since, Retention: how.Retention, Wait: how.Wait, Bodies: how.Bodies, Show: how.Show, Progress: how.Progress,
