@@ -121,7 +121,8 @@ func (s *session) retain(ctx context.Context) (run retainRun, err error) {
 	}
 	defer conn.Close(context.WithoutCancel(ctx)) //nolint:errcheck // nothing depends on it
 	c := s.cfg.cleaner(conn)
-	c.Fence = s.fence
+	c.Fence, c.DropWait = s.fence, s.dropWait
+	defer func() { s.dropWait = c.DropWait }()
 	_, early := c.Ahead(ctx) // that none can be made is no reason to delete nothing
 	if errors.Is(early, witness.ErrSessionLost) {
 		return run, early

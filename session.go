@@ -79,9 +79,10 @@ type session struct {
 	fleeting   bool // a stream lets messages go at once; set by start
 	cover      cover
 	delivered  delivery
-	gapOpen    atomic.Bool  // nothing is proven while a gap is open
-	asides     atomic.Int32 // repairs that may have sent something
-	repairs    uint64       // guarded by mu, as is repairing
+	gapOpen    atomic.Bool   // nothing is proven while a gap is open
+	dropWait   time.Duration // of the next drop of a partition; the retention's alone
+	asides     atomic.Int32  // repairs that may have sent something
+	repairs    uint64        // guarded by mu, as is repairing
 	repairing  map[uint64]*repair
 	parking    parking
 	resumedAt  envelope.LSN // from where on the slot sends

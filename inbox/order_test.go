@@ -70,6 +70,12 @@ func TestAFailingEventHoldsBackItsAggregateAlone(t *testing.T) {
 			}
 			return nil
 		})
+		envtest.Eventually(t, 20*time.Second, func() error { // it is noted on its own, after the failed try
+			if w.count(`SELECT count(*) FROM walrelay.attempt`) == 0 {
+				return errors.New("no attempt is noted")
+			}
+			return nil
+		})
 		if got := w.count(`SELECT count(*) FROM walrelay.attempt`); got != 1 {
 			t.Errorf("events with attempts = %d, want 1: those held back burn none", got)
 		}

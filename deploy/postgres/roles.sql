@@ -75,7 +75,7 @@ BEGIN
     IF to_regclass('walrelay.outbox_default') IS NOT NULL THEN
         GRANT SELECT, DELETE, UPDATE (seq) ON walrelay.outbox_default TO walrelay_relay;
         GRANT EXECUTE ON FUNCTION walrelay.make_partition(bigint), walrelay.unproven_rows(regclass, pg_snapshot, boolean),
-            walrelay.hold_partition(regclass), walrelay.drop_partition(regclass) TO walrelay_relay;
+            walrelay.hold_partition(regclass), walrelay.drop_partition(regclass, integer) TO walrelay_relay;
     END IF;
 
     -- A writer cannot say when a row was written or by which transaction: what

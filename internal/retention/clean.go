@@ -36,6 +36,11 @@ type Cleaner struct {
 	Retention time.Duration
 	// Fence is set first in each transaction; nil for none.
 	Fence func(context.Context, pgx.Tx) error
+	// DropWait is how long those who write may be made to wait for the next try
+	// to drop a partition. Run raises it where a try was in vain and lowers it
+	// again; who runs a Cleaner from time to time passes it on. Zero means a
+	// tenth of a second.
+	DropWait time.Duration
 	// Patience is how long a portion waits for another cleaner of this source,
 	// which holds the lock for a portion at a time. Zero leaves the rest to
 	// that one at once.

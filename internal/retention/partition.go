@@ -25,9 +25,13 @@ type partition struct {
 
 const (
 	// dropTries is how often the lock of an outbox is asked for in one run to
-	// take a partition off. Those who write wait behind each try for a tenth of
-	// a second at the most.
+	// take a partition off. Those who write wait behind each try, for dropLeast
+	// at first, and for twice as long after each one that was in vain, dropMost
+	// at the most: where transactions of some length always overlap, a short
+	// wait never finds the way free.
 	dropTries = 3
+	dropLeast = 100 * time.Millisecond
+	dropMost  = time.Second
 	// dropPause lets them through in between.
 	dropPause = time.Second
 )
@@ -153,6 +157,7 @@ func (c *Cleaner) drop(ctx context.Context, p *partition, done *Result) error {
 		return err
 	}
 	held := false
+	c.DropWait = max(c.DropWait, dropLeast)
 	for try := 1; ; try++ {
 		held = false
 		err = c.aloneWith(ctx, func(tx pgx.Tx) error {
@@ -170,10 +175,14 @@ func (c *Cleaner) drop(ctx context.Context, p *partition, done *Result) error {
 			if !may {
 				return errStays
 			}
-			_, err := tx.Exec(ctx, `SELECT `+function(p.root, "drop_partition")+`($1::oid::regclass)`, p.oid)
+			_, err := tx.Exec(ctx, `SELECT `+function(p.root, "drop_partition")+`($1::oid::regclass, $2)`, p.oid, int32(c.DropWait.Milliseconds())) //nolint:gosec // a second at the most
 			return err
 		})
-		if !held || !locked(err) || try == dropTries {
+		if !held || !locked(err) {
+			break
+		}
+		c.DropWait = min(2*c.DropWait, dropMost)
+		if try == dropTries {
 			break
 		}
 		if err := pause(ctx, dropPause); err != nil {
@@ -190,6 +199,7 @@ func (c *Cleaner) drop(ctx context.Context, p *partition, done *Result) error {
 	case err != nil:
 		return err
 	}
+	c.DropWait = dropLeast
 	done.Deleted += n
 	done.Partitions = append(done.Partitions, p.name.Sanitize())
 	if c.Progress != nil {

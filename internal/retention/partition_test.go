@@ -237,6 +237,81 @@ func TestA69ALockDelaysTheDropAndNoWriter(t *testing.T) {
 	}
 }
 
+// A69: where writers' transactions always overlap, a short wait never finds the
+// way free; a longer one does.
+func TestAPartitionIsDroppedAlthoughTransactionsOverlap(t *testing.T) {
+	t.Parallel()
+	cfg := inParts(t, envtest.SharedPostgres(t))
+	conn := connect(t, cfg)
+	write(t, conn, "old", 5, old)
+	prove(t, conn, 1)
+	ctx, stop := context.WithCancel(t.Context())
+	var beside sync.WaitGroup
+	defer beside.Wait()
+	defer stop()
+	for _, later := range []string{"0", "0.15"} {
+		writer := connect(t, cfg)
+		exec(t, writer, "SELECT pg_sleep("+later+")")
+		exec(t, writer, "BEGIN; LOCK TABLE ONLY walrelay.outbox IN ROW EXCLUSIVE MODE")
+		beside.Go(func() {
+			for ctx.Err() == nil {
+				if _, err := writer.Exec(context.WithoutCancel(ctx), "SELECT pg_sleep(0.3)"); err != nil {
+					t.Errorf("a writer beside the cleaner got %v", err)
+					return
+				}
+				if _, err := writer.Exec(context.WithoutCancel(ctx), "COMMIT; BEGIN; LOCK TABLE ONLY walrelay.outbox IN ROW EXCLUSIVE MODE"); err != nil {
+					t.Errorf("a writer beside the cleaner got %v", err)
+					return
+				}
+			}
+		})
+	}
+	c := cleaner(connect(t, cfg))
+	envtest.Eventually(t, time.Minute, func() error {
+		done, err := c.Run(t.Context())
+		if err == nil && done.Deleted != 5 {
+			err = fmt.Errorf("Run() = %+v, want 5 rows", done)
+		}
+		return err
+	})
+	if c.DropWait != 100*time.Millisecond {
+		t.Errorf("DropWait = %v after a drop, want the shortest again", c.DropWait)
+	}
+}
+
+// A69: one who reads the whole outbox has locked it, so a drop that waits for the
+// outbox must not have what that reader is going to lock. Otherwise neither goes
+// on, and where readers come all the time no partition ever goes.
+func TestAReaderOfTheWholeOutboxDoesNotMeetADropHalfway(t *testing.T) {
+	t.Parallel()
+	for name, server := range map[string]func(testing.TB) string{"oldest": envtest.SharedPostgres, "newest": newest} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			cfg := inParts(t, server(t))
+			conn := connect(t, cfg)
+			write(t, conn, "old", 5, old)
+			prove(t, conn, 1)
+			reader := connect(t, cfg)
+			exec(t, reader, "SET lock_timeout = '5s'")
+			c := cleaner(connect(t, cfg))
+			read := 0
+			c.Fence = func(ctx context.Context, _ pgx.Tx) error { // the partition is held here
+				var n int
+				err := reader.QueryRow(ctx, "SELECT count(*) FROM walrelay.outbox").Scan(&n)
+				read += n
+				return err
+			}
+			clean(t, c, 5)
+			if read != 5 {
+				t.Errorf("a reader saw %d rows while the partition was held, want 5", read)
+			}
+			if there(t, conn, "outbox_old") {
+				t.Error("the partition is still there")
+			}
+		})
+	}
+}
+
 // A row may be written to an old partition between the first look and the lock:
 // what is judged under the lock counts.
 func TestARowThatComesWhileTheCleanerWaitsKeepsThePartition(t *testing.T) {

@@ -128,21 +128,30 @@ BEGIN
 END
 $walrelay$;
 
--- Waits, not for long, until nobody uses a partition any more, and then lets
--- nobody in until the transaction ends.
+-- Waits, not for long, until nobody uses a partition, and then lets nobody write
+-- to it until the transaction ends. Who reads may go on: whoever reads the whole
+-- outbox has a lock on it, for which drop_partition waits, and must not wait for
+-- this partition meanwhile.
 CREATE OR REPLACE FUNCTION {schema}.hold_partition(held regclass) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '2s' AS $walrelay$
 BEGIN
     IF NOT EXISTS (SELECT FROM {schema}.partitions() WHERE part = held) THEN
         RAISE EXCEPTION '% is no partition that can be dropped', held USING ERRCODE = 'wrong_object_type';
     END IF;
-    EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', held);
+    BEGIN
+        EXECUTE format('LOCK TABLE ONLY %s IN ACCESS EXCLUSIVE MODE', held);
+        RAISE EXCEPTION USING ERRCODE = 'WRFRE';
+    EXCEPTION WHEN SQLSTATE 'WRFRE' THEN
+        NULL; -- it is free, and the lock is given back
+    END;
+    EXECUTE format('LOCK TABLE ONLY %s IN SHARE MODE', held);
 END
 $walrelay$;
 
--- Drops a partition that is held. Who writes waits for it a tenth of a second at
--- the most. What it holds is for the caller to judge: nothing is asked here.
-CREATE OR REPLACE FUNCTION {schema}.drop_partition(held regclass) RETURNS void
+-- Drops a partition that is held. Who writes waits for it as many milliseconds as
+-- the caller has patience, a second at the most. What it holds is for the caller
+-- to judge: nothing is asked here.
+CREATE OR REPLACE FUNCTION {schema}.drop_partition(held regclass, patience integer DEFAULT 100) RETURNS void
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp SET lock_timeout = '100ms' AS $walrelay$
 DECLARE
     root CONSTANT regclass := '{schema_in_literal}.outbox';
@@ -150,6 +159,7 @@ BEGIN
     IF NOT EXISTS (SELECT FROM {schema}.partitions() WHERE part = held) THEN
         RAISE EXCEPTION '% is no partition that can be dropped', held USING ERRCODE = 'wrong_object_type';
     END IF;
+    PERFORM set_config('lock_timeout', greatest(1, least(patience, 1000))::text, true); -- until the function ends
     EXECUTE format('ALTER TABLE %s DETACH PARTITION %s', root, held);
     EXECUTE format('DROP TABLE %s', held);
 END
@@ -157,4 +167,4 @@ $walrelay$;
 
 -- They run with the rights of the tables' owner, who alone may do this.
 REVOKE ALL ON FUNCTION {schema}.make_partition(bigint), {schema}.unproven_rows(regclass, pg_snapshot, boolean),
-    {schema}.hold_partition(regclass), {schema}.drop_partition(regclass) FROM PUBLIC;
+    {schema}.hold_partition(regclass), {schema}.drop_partition(regclass, integer) FROM PUBLIC;
