@@ -6,8 +6,10 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 	"github.com/nats-io/nats.go"
@@ -63,12 +65,12 @@ func left(t *testing.T, at given) []string {
 
 func TestGivenServersAreLeftAsTheyWere(t *testing.T) {
 	t.Parallel()
-	at := given{database: envtest.Postgres(t, testenv.PGConfig{}).URL("postgres"), nats: envtest.NATS(t, testenv.NATSConfig{}).URL()}
+	at := given{database: envtest.Postgres(t, testenv.PGConfig{Settings: map[string]string{"track_commit_timestamp": "on"}}).URL("postgres"), nats: envtest.NATS(t, testenv.NATSConfig{}).URL()}
 	small := func(w *workload) {
 		w.Rows, w.PerTx, w.Rounds, w.Only = 300, 7, 1, []string{reader, proto, relay, pollBatch, poll}
 	}
 	out := t.TempDir()
-	if err := run(t.Context(), options{at: at, out: out, w: base("small", small)}); err != nil {
+	if err := run(t.Context(), options{at: at, out: out, w: base("small", small), latency: "50", lasts: time.Second}); err != nil {
 		t.Fatal(err)
 	}
 	if found := left(t, at); len(found) > 0 {
@@ -86,6 +88,19 @@ func TestGivenServersAreLeftAsTheyWere(t *testing.T) {
 		if s.Rate <= 0 || s.Relay <= 0 || s.CPU <= 0 {
 			t.Errorf("candidate %+v has no figures", s)
 		}
+	}
+	var timed []string
+	for _, l := range r.Latency {
+		if l.P50 > 0 && l.P99 >= l.P50 && l.Most >= l.P99 && l.Commits == 50 {
+			timed = append(timed, l.Candidate)
+		}
+	}
+	if want := []string{proto, relay, handled}; !slices.Equal(timed, want) {
+		t.Errorf("latencies %+v, want sensible ones of %q", r.Latency, want)
+	}
+	three := func(w *workload) { w.Rows, w.PerTx, w.Rounds, w.Streams = 100, 7, 1, 3 }
+	if err := run(t.Context(), options{at: at, w: base("three", three)}); err != nil {
+		t.Errorf("three streams: %v", err)
 	}
 
 	// What is there already is not touched.

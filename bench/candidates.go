@@ -42,6 +42,7 @@ type job struct {
 	End                                       envelope.LSN
 	Lanes                                     bool
 	Batches                                   string
+	Streams, Types                            []string // the event types that each one takes
 }
 
 // candidate is the process that is measured.
@@ -80,6 +81,11 @@ func candidate(text string) error {
 		cfg := walrelay.Config{DatabaseURL: j.Database, NATS: j.NATS, Source: j.Source, Publication: baseSlot, Schema: j.Schema, AtomicBatches: j.Batches}
 		if j.Lanes {
 			cfg.Streams = []walrelay.Stream{{Name: strings.ToUpper(j.Source), Shared: true}}
+		}
+		if len(j.Streams) > 1 {
+			for i, stream := range j.Streams {
+				cfg.Routes = append(cfg.Routes, walrelay.Route{EventTypes: j.Types[i : i+1], Stream: stream})
+			}
 		}
 		r, err := walrelay.New(cfg)
 		if err != nil {

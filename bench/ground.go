@@ -88,7 +88,7 @@ func (g *ground) startServers(ctx context.Context) (err error) {
 		return err
 	}
 	pg, err := g.env.StartPostgres(ctx, testenv.PGConfig{Settings: map[string]string{
-		"shared_buffers": "256MB", "max_wal_size": "8GB", "autovacuum": "off", "checkpoint_timeout": "1h",
+		"shared_buffers": "256MB", "track_commit_timestamp": "on", "max_wal_size": "8GB", "autovacuum": "off", "checkpoint_timeout": "1h",
 	}})
 	if err != nil {
 		return err
@@ -153,11 +153,12 @@ func (g *ground) refuseWhatIsThere(ctx context.Context) error {
 // fill writes the backlog. The payload carries the row's number, by which the
 // check knows it again.
 func (g *ground) fill(ctx context.Context) error {
+	_, types := g.w.streams("")
 	for from := 0; from < g.w.Rows; from += g.w.PerTx {
 		to := min(from+g.w.PerTx, g.w.Rows)
 		_, err := g.db.Exec(ctx, `INSERT INTO `+schema+`.outbox (aggregate_type, aggregate_id, event_type, payload)
-			SELECT 'order', (n % $4)::text, 'placed', jsonb_build_object('n', n, 'x', repeat('x', greatest(0, $3 - 20)))
-			FROM generate_series($1::int, $2::int - 1) n`, from, to, g.w.Size, g.w.Aggregates)
+			SELECT 'order', (n % $4)::text, ($5::text[])[1 + n % cardinality($5::text[])], jsonb_build_object('n', n, 'x', repeat('x', greatest(0, $3 - 20)))
+			FROM generate_series($1::int, $2::int - 1) n`, from, to, g.w.Size, g.w.Aggregates, types)
 		if err != nil {
 			return fmt.Errorf("write the backlog: %w", err)
 		}

@@ -19,7 +19,8 @@ import (
 )
 
 // A latency is the time from the start of a commit of one row to its storing,
-// by the stream's own clock, so that no subscriber takes part.
+// by the stream's own clock, so that no subscriber takes part; for handled to
+// the commit of its effect, by PostgreSQL's.
 type latency struct {
 	Candidate string  `json:"candidate"`
 	Rate      int     `json:"commits_per_second"`
@@ -30,10 +31,7 @@ type latency struct {
 	Late      float64 `json:"writers_behind_ms"` // how far the writers themselves fell behind
 }
 
-const (
-	latencyTime    = 5 * time.Second
-	latencyWriters = 4
-)
+const latencyWriters = 4
 
 func ratesOf(o options) (rates []int, err error) {
 	text := o.latency
@@ -53,8 +51,12 @@ func ratesOf(o options) (rates []int, err error) {
 	return rates, nil
 }
 
-// measureLatency lets prototype and relay follow the same commits.
-func measureLatency(ctx context.Context, at given, rate int) ([]latency, error) {
+// warming is how many commits show that a candidate is there.
+const warming = 100
+
+// measureLatency lets prototype and relay follow commits at the same rate, and
+// then a relay with a consumer.
+func measureLatency(ctx context.Context, at given, rate int, lasts time.Duration) ([]latency, error) {
 	say("latency at %d commits a second", rate)
 	w := base("latency")
 	w.Rows, w.PerTx = 1, 1 // something for the slot to begin with
@@ -64,18 +66,18 @@ func measureLatency(ctx context.Context, at given, rate int) ([]latency, error) 
 	}
 	defer g.close()
 	var all []latency
-	for _, name := range []string{proto, relay} {
-		l, err := g.latency(ctx, name, rate)
+	for _, name := range []string{proto, relay, handled} {
+		l, err := g.latency(ctx, name, rate, lasts)
 		if err != nil {
 			return nil, fmt.Errorf("%s: %w", name, err)
 		}
 		all = append(all, l)
-		say("  %-6s p50 %.2f ms, p99 %.2f ms", name, l.P50, l.P99)
+		say("  %-7s p50 %.2f ms, p99 %.2f ms", name, l.P50, l.P99)
 	}
 	return all, nil
 }
 
-func (g *ground) latency(ctx context.Context, name string, rate int) (l latency, err error) {
+func (g *ground) latency(ctx context.Context, name string, rate int, lasts time.Duration) (l latency, err error) {
 	source := prefix + "latency_" + name
 	if _, err := g.db.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, source); err != nil {
 		return l, fmt.Errorf("make the slot: %w", err)
@@ -92,7 +94,16 @@ func (g *ground) latency(ctx context.Context, name string, rate int) (l latency,
 		}
 		err = errors.Join(err, dropped, g.js.DeleteStream(after, stream))
 	}()
-	task, err := json.Marshal(job{Candidate: name, Database: g.url, NATS: g.nats, Source: source, Schema: schema})
+	var h *handling
+	candidate := name
+	if name == handled {
+		candidate = relay
+		if h, err = g.handle(ctx, stream, rate); err != nil {
+			return l, err
+		}
+		defer func() { err = errors.Join(err, h.end(after)) }()
+	}
+	task, err := json.Marshal(job{Candidate: candidate, Database: g.url, NATS: g.nats, Source: source, Schema: schema})
 	if err != nil {
 		return l, fmt.Errorf("encode the candidate's task: %w", err)
 	}
@@ -109,22 +120,34 @@ func (g *ground) latency(ctx context.Context, name string, rate int) (l latency,
 		_ = cmd.Process.Signal(os.Interrupt)
 		err = errors.Join(err, cmd.Wait())
 	}()
-	// The first commits show that it is there.
-	if _, err := g.write(ctx, 0, 100, 100); err != nil {
+	if _, err := g.write(ctx, 0, warming, warming); err != nil {
 		return l, err
 	}
-	if err := g.await(ctx, stream, 100); err != nil {
+	if err := g.await(ctx, stream, warming); err != nil {
 		return l, err
 	}
-	n := rate * int(latencyTime/time.Second)
-	wrote, err := g.write(ctx, 100, n, rate)
+	n := max(1, int(float64(rate)*lasts.Seconds()))
+	wrote, err := g.write(ctx, warming, n, rate)
 	if err != nil {
 		return l, err
 	}
-	if err := g.await(ctx, stream, 100+n); err != nil {
+	if err := g.await(ctx, stream, warming+n); err != nil {
 		return l, err
 	}
-	return g.took(ctx, stream, name, rate, n, wrote)
+	var took []float64
+	if h != nil {
+		took, err = h.times(ctx, warming, wrote)
+	} else {
+		took, err = g.took(ctx, stream, wrote)
+	}
+	if err != nil {
+		return l, err
+	}
+	slices.Sort(took)
+	at := func(q float64) float64 { return took[int(q*float64(len(took)-1))] }
+	return latency{
+		Candidate: name, Rate: rate, Commits: n, Late: wrote.late.Seconds() * 1e3, P50: at(0.5), P99: at(0.99), Most: at(1),
+	}, nil
 }
 
 // A writing is when each commit was begun, and how late at most.
@@ -189,46 +212,43 @@ func (g *ground) await(ctx context.Context, stream string, n int) error {
 	}
 }
 
-func (g *ground) took(ctx context.Context, stream, name string, rate, n int, wrote writing) (latency, error) {
-	l := latency{Candidate: name, Rate: rate, Commits: n, Late: wrote.late.Seconds() * 1e3}
+// took gives for each message behind the first ones how long after the begin of
+// its commit it was stored.
+func (g *ground) took(ctx context.Context, stream string, wrote writing) (took []float64, err error) {
 	consumer, err := g.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{})
 	if err != nil {
-		return l, fmt.Errorf("read stream %s: %w", stream, err)
+		return nil, fmt.Errorf("read stream %s: %w", stream, err)
 	}
 	messages, err := consumer.Messages()
 	if err != nil {
-		return l, fmt.Errorf("read stream %s: %w", stream, err)
+		return nil, fmt.Errorf("read stream %s: %w", stream, err)
 	}
 	defer messages.Stop()
-	var took []float64
-	for range 100 + n {
+	for range warming + len(wrote.at) {
 		m, err := messages.Next()
 		if err != nil {
-			return l, fmt.Errorf("read stream %s: %w", stream, err)
+			return nil, fmt.Errorf("read stream %s: %w", stream, err)
 		}
 		meta, err := m.Metadata()
 		if err != nil {
-			return l, fmt.Errorf("read stream %s: %w", stream, err)
+			return nil, fmt.Errorf("read stream %s: %w", stream, err)
 		}
 		row, err := rowOf(m.Data())
 		if err != nil {
-			return l, fmt.Errorf("read stream %s: %w", stream, err)
+			return nil, fmt.Errorf("read stream %s: %w", stream, err)
 		}
-		if row >= 100 {
-			took = append(took, meta.Timestamp.Sub(wrote.at[row-100]).Seconds()*1e3)
+		if row >= warming {
+			took = append(took, meta.Timestamp.Sub(wrote.at[row-warming]).Seconds()*1e3)
 		}
 	}
-	slices.Sort(took)
-	at := func(q float64) float64 { return took[int(q*float64(len(took)-1))] }
-	l.P50, l.P99, l.Most = at(0.5), at(0.99), at(1)
-	return l, nil
+	return took, nil
 }
 
 func printLatency(w io.Writer, all []latency) {
 	if len(all) == 0 {
 		return
 	}
-	fmt.Fprintf(w, "\nlatency from the begin of a commit to its storing\n%-10s %10s %10s %10s %10s %12s\n", "candidate", "commits/s", "p50 ms", "p99 ms", "max ms", "writers late")
+	fmt.Fprintf(w, "\nlatency from the begin of a commit to its storing; handled: to the commit of a consumer's effect\n%-10s %10s %10s %10s %10s %12s\n", "candidate", "commits/s", "p50 ms", "p99 ms", "max ms", "writers late")
 	for _, l := range all {
 		fmt.Fprintf(w, "%-10s %10d %10.2f %10.2f %10.2f %12.2f\n", l.Candidate, l.Rate, l.P50, l.P99, l.Most, l.Late)
 	}

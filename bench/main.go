@@ -29,6 +29,7 @@ type options struct {
 	at                  given
 	suite, out, compare string
 	latency             string
+	lasts               time.Duration
 	w                   workload
 }
 
@@ -52,10 +53,12 @@ func start() error {
 	flag.StringVar(&o.out, "out", "", "folder to write results.json and results.svg to")
 	flag.StringVar(&o.compare, "compare", "", "a file of ratios to compare with; fails where one is worse than its noise allows")
 	flag.StringVar(&o.latency, "latency", "", "commits a second, separated by commas: measure the time from commit to stored at each")
+	flag.DurationVar(&o.lasts, "latency-time", 5*time.Second, "how long commits come at each of these rates")
 	flag.IntVar(&o.w.Rows, "rows", o.w.Rows, "rows of the backlog")
 	flag.IntVar(&o.w.PerTx, "tx", o.w.PerTx, "rows a transaction")
 	flag.IntVar(&o.w.Size, "size", o.w.Size, "bytes of a payload")
 	flag.IntVar(&o.w.Aggregates, "aggregates", o.w.Aggregates, "aggregates")
+	flag.IntVar(&o.w.Streams, "streams", o.w.Streams, "streams that the rows go to in turn")
 	flag.IntVar(&o.w.Rounds, "rounds", o.w.Rounds, "rounds, in each of which every candidate runs once")
 	flag.IntVar(&o.w.Replicas, "replicas", o.w.Replicas, "replicas of the stream, 1 or 3")
 	flag.BoolVar(&o.w.SyncAlways, "sync-always", false, "NATS syncs each write to disk")
@@ -109,7 +112,7 @@ func run(ctx context.Context, o options) error {
 		return err
 	}
 	for _, rate := range rates {
-		found, err := measureLatency(ctx, o.at, rate)
+		found, err := measureLatency(ctx, o.at, rate, o.lasts)
 		if err != nil {
 			return fmt.Errorf("latency at %d commits a second: %w", rate, err)
 		}

@@ -33,14 +33,16 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 		}
 		err = errors.Join(err, dropped)
 	}()
-	stream := strings.ToUpper(source)
-	if _, err := g.js.CreateStream(ctx, jetstream.StreamConfig{
-		Name: stream, Subjects: []string{"outbox." + source + ".>"}, Duplicates: 2 * time.Minute, MaxMsgs: -1, Replicas: g.w.Replicas,
-		AllowAtomicPublish: true,
-	}); err != nil {
-		return m, fmt.Errorf("make stream %s: %w", stream, err)
+	streams, types := g.w.streams(source)
+	for i, stream := range streams {
+		if _, err := g.js.CreateStream(ctx, jetstream.StreamConfig{
+			Name: stream, Subjects: []string{"outbox." + source + ".*." + types[i]}, Duplicates: 2 * time.Minute, MaxMsgs: -1, Replicas: g.w.Replicas,
+			AllowAtomicPublish: true,
+		}); err != nil {
+			return m, fmt.Errorf("make stream %s: %w", stream, err)
+		}
+		defer func() { err = errors.Join(err, g.js.DeleteStream(after, stream)) }()
 	}
-	defer func() { err = errors.Join(err, g.js.DeleteStream(after, stream)) }()
 	if name == poll || name == pollBatch {
 		if err := g.fillPoll(ctx, rows); err != nil {
 			return m, err
@@ -52,6 +54,7 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 	}
 	task, err := json.Marshal(job{
 		Candidate: name, Database: g.url, NATS: g.nats, Source: source, Schema: schema, Rows: rows, Size: g.w.Size, End: end, Lanes: g.w.Lanes, Batches: g.w.Batches,
+		Streams: streams, Types: types,
 	})
 	if err != nil {
 		return m, fmt.Errorf("encode the candidate's task: %w", err)
@@ -67,7 +70,7 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 	if err := g.launch(cmd); err != nil {
 		return m, fmt.Errorf("start the candidate: %w", err)
 	}
-	took, err := g.finish(ctx, cmd, name, stream, rows, started)
+	took, err := g.finish(ctx, cmd, name, streams, rows, started)
 	if err != nil {
 		return m, err
 	}
@@ -75,7 +78,12 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 	if name == reader || name == single {
 		return m, nil
 	}
-	return m, g.check(ctx, stream, rows)
+	for k, stream := range streams {
+		if err := g.check(ctx, stream, k, rows); err != nil {
+			return m, err
+		}
+	}
+	return m, nil
 }
 
 // launch starts the candidate. Where the servers are ours they see to it that it
@@ -100,9 +108,9 @@ func measured(cmd *exec.Cmd, rows int, took, servers time.Duration) measurement 
 	return m
 }
 
-// finish waits until the stream holds everything (the reader: until it ends),
+// finish waits until the streams hold everything (the reader: until it ends),
 // then ends the candidate.
-func (g *ground) finish(ctx context.Context, cmd *exec.Cmd, name, stream string, rows int, started time.Time) (time.Duration, error) {
+func (g *ground) finish(ctx context.Context, cmd *exec.Cmd, name string, streams []string, rows int, started time.Time) (time.Duration, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
 	if name == reader {
@@ -125,9 +133,8 @@ func (g *ground) finish(ctx context.Context, cmd *exec.Cmd, name, stream string,
 			_ = cmd.Process.Kill()
 			return 0, errors.Join(ctx.Err(), <-ended)
 		case <-tick.C:
-			s, err := g.js.Stream(ctx, stream)
-			if err == nil && s.CachedInfo().State.Msgs >= uint64(rows) {
-				took = s.CachedInfo().State.LastTime.Sub(started)
+			if n, last := g.stored(ctx, streams); n >= uint64(rows) {
+				took = last.Sub(started)
 			}
 		}
 	}
@@ -138,9 +145,25 @@ func (g *ground) finish(ctx context.Context, cmd *exec.Cmd, name, stream string,
 	return took, nil
 }
 
-// check reads the stream: every row once, in order, with an id. Lanes keep the
-// order of each aggregate; there is one row of each in a round of them.
-func (g *ground) check(ctx context.Context, stream string, rows int) error {
+// stored is how many messages the streams hold, and when the last one came.
+func (g *ground) stored(ctx context.Context, streams []string) (n uint64, last time.Time) {
+	for _, name := range streams {
+		s, err := g.js.Stream(ctx, name)
+		if err != nil {
+			return 0, last
+		}
+		state := s.CachedInfo().State
+		n += state.Msgs
+		if state.LastTime.After(last) {
+			last = state.LastTime
+		}
+	}
+	return n, last
+}
+
+// check reads stream k: every row of it once, in order, with an id. Lanes keep
+// the order of each aggregate; there is one row of each in a round of them.
+func (g *ground) check(ctx context.Context, stream string, k, rows int) error {
 	consumer, err := g.js.OrderedConsumer(ctx, stream, jetstream.OrderedConsumerConfig{})
 	if err != nil {
 		return fmt.Errorf("read stream %s: %w", stream, err)
@@ -150,24 +173,24 @@ func (g *ground) check(ctx context.Context, stream string, rows int) error {
 		return fmt.Errorf("read stream %s: %w", stream, err)
 	}
 	defer messages.Stop()
-	aggregates := 1
+	chains := g.w.Streams // each a row sequence of its own; the rows go to them in turn
 	if g.w.Lanes {
-		aggregates = g.w.Aggregates
+		chains = g.w.Aggregates
 	}
-	next := make([]int, aggregates) // of each aggregate
+	next := make([]int, chains)
 	for n := range next {
 		next[n] = n
 	}
-	for i := range rows {
+	for i := range (rows - k + g.w.Streams - 1) / g.w.Streams {
 		msg, err := messages.Next()
 		if err != nil {
 			return fmt.Errorf("read stream %s: %w", stream, err)
 		}
 		n, err := rowOf(msg.Data())
-		if err != nil || n != next[n%aggregates] || msg.Headers().Get(envelope.HeaderMsgID) == "" {
+		if err != nil || n%g.w.Streams != k || n != next[n%chains] || msg.Headers().Get(envelope.HeaderMsgID) == "" {
 			return fmt.Errorf("message %d of stream %s is row %d, out of order or without an id: %w", i+1, stream, n, err)
 		}
-		next[n%aggregates] += aggregates
+		next[n%chains] += chains
 	}
 	return nil
 }

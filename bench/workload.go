@@ -21,6 +21,8 @@ type workload struct {
 	Replicas   int  `json:"replicas"`
 	SyncAlways bool `json:"sync_always,omitempty"`
 	Lanes      bool `json:"lanes,omitempty"`
+	// Streams are as many that the rows go to in turn, by their event type.
+	Streams int `json:"streams"`
 	// Batches is the relay's setting of that name; empty means its default.
 	Batches string `json:"batches,omitempty"`
 	// RoundTrip is added on the way to NATS.
@@ -32,8 +34,10 @@ type workload struct {
 // problem says what cannot be measured.
 func (w *workload) problem() error {
 	switch {
-	case w.Rows < 1, w.PerTx < 1, w.Size < 1, w.Rounds < 1, w.Aggregates < 1:
-		return fmt.Errorf("case %s: rows, tx, size, aggregates and rounds must be at least 1", w.Name)
+	case w.Rows < 1, w.PerTx < 1, w.Size < 1, w.Rounds < 1, w.Aggregates < 1, w.Streams < 1:
+		return fmt.Errorf("case %s: rows, tx, size, aggregates, streams and rounds must be at least 1", w.Name)
+	case w.Streams > 1 && w.Lanes:
+		return fmt.Errorf("case %s: lanes are measured with one stream, not %d", w.Name, w.Streams)
 	case w.Replicas != 1 && w.Replicas != 3:
 		return fmt.Errorf("case %s: replicas must be 1 or 3, not %d", w.Name, w.Replicas)
 	}
@@ -41,12 +45,31 @@ func (w *workload) problem() error {
 		if !slices.Contains(candidates(), name) {
 			return fmt.Errorf("no candidate %q; there are %s", name, strings.Join(candidates(), ", "))
 		}
+		if w.Streams > 1 && name != reader && name != relay {
+			return fmt.Errorf("case %s: %s knows one stream, not %d", w.Name, name, w.Streams)
+		}
 	}
 	return nil
 }
 
+// streams gives the names of the streams of a source, and the event type that
+// each of them takes.
+func (w *workload) streams(source string) (names, types []string) {
+	if w.Streams == 1 {
+		return []string{strings.ToUpper(source)}, []string{"placed"}
+	}
+	for k := range w.Streams {
+		names = append(names, fmt.Sprintf("%s_%d", strings.ToUpper(source), k))
+		types = append(types, fmt.Sprintf("placed%d", k))
+	}
+	return names, types
+}
+
 func (w *workload) wants(name string) bool {
-	return len(w.Only) == 0 || slices.Contains(w.Only, name)
+	if len(w.Only) == 0 {
+		return w.Streams == 1 || name == reader || name == relay
+	}
+	return slices.Contains(w.Only, name)
 }
 
 // rows is how many of the backlog a candidate relays: the slowest would take
@@ -71,6 +94,9 @@ func (w *workload) String() string {
 	if w.Lanes {
 		text += ", lanes"
 	}
+	if w.Streams > 1 {
+		text += fmt.Sprintf(", %d streams", w.Streams)
+	}
 	if w.RoundTrip > 0 {
 		text += fmt.Sprintf(", %v round trip to NATS", w.RoundTrip)
 	}
@@ -79,7 +105,7 @@ func (w *workload) String() string {
 
 // base is the case that the others differ from in one point each.
 func base(name string, change ...func(*workload)) workload {
-	w := workload{Name: name, Rows: 200_000, PerTx: 1000, Size: 256, Aggregates: 1000, Replicas: 1, Rounds: 3}
+	w := workload{Name: name, Rows: 200_000, PerTx: 1000, Size: 256, Aggregates: 1000, Replicas: 1, Streams: 1, Rounds: 3}
 	for _, f := range change {
 		f(&w)
 	}
@@ -109,6 +135,7 @@ func full() []workload {
 		base("many aggregates", func(w *workload) { w.Aggregates, w.Rows, w.Only = 100_000, 100_000, main }),
 		base("lanes", func(w *workload) { w.Lanes, w.Rows, w.Only = true, 100_000, main }),
 		base("lanes, many aggregates", func(w *workload) { w.Lanes, w.Aggregates, w.Rows, w.Only = true, 100_000, 100_000, main }),
+		base("three streams", func(w *workload) { w.Streams, w.Rows, w.Only = 3, 100_000, []string{reader, relay} }),
 		base("synced", func(w *workload) { w.SyncAlways, w.Rows, w.Only = true, 60_000, []string{single, proto, relay} }),
 		base("three replicas", func(w *workload) { w.Replicas, w.Rows, w.Only = 3, 60_000, []string{publisher, relay} }),
 		base("20 ms", func(w *workload) { w.RoundTrip, w.Only = 20*time.Millisecond, []string{publisher, relay} }),

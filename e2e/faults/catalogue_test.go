@@ -24,6 +24,9 @@ type fault struct {
 	// on names what it acts on. Two faults on the same thing do not go
 	// together.
 	on []string
+	// loses says that it takes away what the slot had to deliver or a stream has
+	// stored. No other fault may be told as a gap.
+	loses bool
 	// last says that a world can have it once, as its end.
 	last bool
 	// inject begins the fault. Where the servers are away, it waits for them.

@@ -23,8 +23,9 @@ func TestEachFaultAlone(t *testing.T) {
 	}{
 		{"relay and servers", single, slices.Concat(relayFaults(), brokerFaults(), databaseFaults()), nil},
 		{"wires", single, wireFaults(), nil},
+		{"full streams", single, named("stream full", "stream full of bytes"), nil},
 		// What a purge has removed is sent again when a stream is filled after it.
-		{"streams", single, named("stream full", "stream purged"), nil},
+		{"a purged stream", single, named("stream purged"), nil},
 		{"a stream made anew", single, named("stream made anew"), nil},
 		{"a stream restored", single, named("stream restored"), []string{"--heal-limit", "20"}},
 		{"slot and publication", single, slices.Concat(slotFaults(), publicationFaults(), jobFaults()), nil},

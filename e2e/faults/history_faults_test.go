@@ -13,7 +13,7 @@ import (
 
 func historyFaults() []fault {
 	return []fault{{
-		name: "older copy of PostgreSQL for a while", fits: []kind{single},
+		name: "older copy of PostgreSQL for a while", loses: true, fits: []kind{single},
 		on:     []string{"database", "relay", "slot", "publication", "stream", "broker", "job"},
 		inject: copyDatabase, mend: showCopy,
 	}}

@@ -25,7 +25,7 @@ func jobFaults() []fault {
 
 func promotionFaults() []fault {
 	return []fault{
-		{name: "standby promoted", fits: []kind{synced, plain}, on: []string{"database", "slot", "standby wire"}, last: true, inject: promote},
+		{name: "standby promoted", loses: true, fits: []kind{synced, plain}, on: []string{"database", "slot", "standby wire"}, last: true, inject: promote},
 	}
 }
 

@@ -48,6 +48,11 @@ func (p *plan) String() string {
 	return text
 }
 
+// loses says whether a fault of it loses anything.
+func (p *plan) loses() bool {
+	return slices.ContainsFunc(slices.Concat(p.acts...), func(m moment) bool { return m.loses })
+}
+
 // moment places a fault in time.
 func (p *plan) moment(f fault) moment {
 	rnd := fixture.Random(p.seed, fmt.Sprintf("moment %d %s", len(p.acts), f.name))
@@ -137,5 +142,5 @@ func randomPlan(seed uint64, long bool) *plan {
 // once is a fault after which no other one of its sort may come: what a purge
 // has removed and a restored copy has again cannot be told apart.
 func (f *fault) once() bool {
-	return slices.Contains(f.on, "stream") && f.name != "stream full"
+	return slices.Contains(f.on, "stream") && f.loses
 }

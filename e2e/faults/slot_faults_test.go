@@ -9,13 +9,13 @@ import (
 
 func slotFaults() []fault {
 	return []fault{
-		{name: "slot dropped", fits: []kind{single}, on: []string{"slot"}, inject: onSlot(`SELECT pg_drop_replication_slot($1)`)},
+		{name: "slot dropped", loses: true, fits: []kind{single}, on: []string{"slot"}, inject: onSlot(`SELECT pg_drop_replication_slot($1)`)},
 		{
-			name: "slot made again", fits: []kind{single}, on: []string{"slot"},
+			name: "slot made again", loses: true, fits: []kind{single}, on: []string{"slot"},
 			inject: onSlot(`SELECT pg_drop_replication_slot($1), pg_create_logical_replication_slot($1, 'pgoutput')`),
 		},
-		{name: "slot advanced", fits: []kind{single}, on: []string{"slot"}, inject: onSlot(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`)},
-		{name: "slot invalidated", fits: []kind{single}, on: []string{"slot", "relay"}, inject: invalidate, mend: validate},
+		{name: "slot advanced", loses: true, fits: []kind{single}, on: []string{"slot"}, inject: onSlot(`SELECT pg_replication_slot_advance($1, pg_current_wal_lsn())`)},
+		{name: "slot invalidated", loses: true, fits: []kind{single}, on: []string{"slot", "relay"}, inject: invalidate, mend: validate},
 	}
 }
 
@@ -78,16 +78,16 @@ func publicationFaults() []fault {
 	const published = `WITH (publish = 'insert', publish_via_partition_root = true)`
 	return []fault{
 		{
-			name: "publication dropped", fits: []kind{single}, on: []string{"publication"},
+			name: "publication dropped", loses: true, fits: []kind{single}, on: []string{"publication"},
 			inject: onPublication(`DROP PUBLICATION IF EXISTS %q`),
 			mend:   onPublication(`DROP PUBLICATION IF EXISTS %q; CREATE PUBLICATION %[1]q FOR TABLE walrelay.outbox, public.bills ` + published),
 		},
 		{
-			name: "publication made again", fits: []kind{single}, on: []string{"publication"},
+			name: "publication made again", loses: true, fits: []kind{single}, on: []string{"publication"},
 			inject: onPublication(`DROP PUBLICATION IF EXISTS %q; CREATE PUBLICATION %[1]q FOR TABLE walrelay.outbox, public.bills ` + published),
 		},
 		{
-			name: "table taken out", fits: []kind{single}, on: []string{"publication"},
+			name: "table taken out", loses: true, fits: []kind{single}, on: []string{"publication"},
 			inject: onPublication(`ALTER PUBLICATION %q SET TABLE public.bills`),
 			mend:   onPublication(`ALTER PUBLICATION %q SET TABLE walrelay.outbox, public.bills`),
 		},

@@ -12,9 +12,10 @@ import (
 func streamFaults() []fault {
 	return []fault{
 		{name: "stream full", fits: everywhere, on: []string{"stream"}, inject: fill, mend: makeRoom},
-		{name: "stream purged", fits: []kind{single, cluster}, on: []string{"stream"}, inject: purge},
-		{name: "stream made anew", fits: []kind{single}, on: []string{"stream", "broker"}, inject: makeAnew},
-		{name: "stream restored", fits: []kind{single}, on: []string{"stream", "broker"}, inject: keepCopy, mend: restoreCopy},
+		{name: "stream full of bytes", fits: everywhere, on: []string{"stream"}, inject: squeeze, mend: makeRoom},
+		{name: "stream purged", loses: true, fits: []kind{single, cluster}, on: []string{"stream"}, inject: purge},
+		{name: "stream made anew", loses: true, fits: []kind{single}, on: []string{"stream", "broker"}, inject: makeAnew},
+		{name: "stream restored", loses: true, fits: []kind{single}, on: []string{"stream", "broker"}, inject: keepCopy, mend: restoreCopy},
 	}
 }
 
@@ -28,8 +29,44 @@ func fill(ctx context.Context, s *stage) error {
 
 func makeRoom(ctx context.Context, s *stage) error {
 	return s.limit(ctx, s.full, func(cfg *jetstream.StreamConfig, _ jetstream.StreamState) {
-		cfg.MaxMsgs, cfg.Discard = -1, jetstream.DiscardOld
+		cfg.MaxMsgs, cfg.MaxBytes, cfg.Discard = -1, -1, jetstream.DiscardOld
 	})
+}
+
+// squeeze has a stream refuse a message and take a smaller one that is on its way
+// behind it, again and again: what is stored then has a hole.
+func squeeze(ctx context.Context, s *stage) error {
+	w := s.now()
+	s.full = w.StreamName
+	for range 12 {
+		var bytes uint64
+		err := s.limit(ctx, s.full, func(cfg *jetstream.StreamConfig, state jetstream.StreamState) {
+			bytes = state.Bytes
+			cfg.MaxBytes, cfg.Discard = int64(bytes)+int64(10_000+s.random(5_000)), jetstream.DiscardNew
+		})
+		if err != nil {
+			return err
+		}
+		err = s.persist(ctx, func(ctx context.Context) error {
+			_, err := s.now().Pool.Exec(ctx, `SELECT e2e.place(gen_random_uuid(), $1, 'placed', repeat('x', (random() * 1500)::int)) FROM generate_series(1, 40)`,
+				fmt.Sprintf("a%d", 1+s.random(12)))
+			return err
+		})
+		if err != nil {
+			return err
+		}
+		err = s.persist(ctx, func(ctx context.Context) error { // one message more is too many
+			stream, err := s.now().JetStream.Stream(ctx, s.full)
+			if err == nil && stream.CachedInfo().State.Bytes < bytes+8_000 {
+				err = fmt.Errorf("stream %s is not full", s.full)
+			}
+			return err
+		})
+		if err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 func (s *stage) limit(ctx context.Context, name string, change func(*jetstream.StreamConfig, jetstream.StreamState)) error {

@@ -86,6 +86,22 @@ func (v *verdict) judge(s *stage) {
 		v.fault("nothing was committed: the drill drilled nothing")
 	}
 	v.writers(ctx, s)
+	if !s.plan.loses() {
+		v.gaps(ctx, s)
+	}
+}
+
+// gaps demands that none was found where none was made. What is stored in the
+// wrong order and found out is sent again, which the account alone would excuse.
+func (v *verdict) gaps(ctx context.Context, s *stage) {
+	var found string
+	err := s.now().Pool.QueryRow(ctx, `SELECT coalesce(string_agg(to_jsonb(g)::text, ', '), '') FROM walrelay.gap g`).Scan(&found)
+	if err != nil {
+		s.t.Fatalf("read the gaps: %v", err)
+	}
+	if found != "" {
+		v.fault("I3: nothing was lost, and yet there are gaps: %s", found)
+	}
 }
 
 // leaveOut takes those events out of the account that the promoted database
