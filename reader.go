@@ -24,6 +24,7 @@ type reader struct {
 	message decode.Message
 	row     router.Row
 	routed  router.Routed
+	out     publish.Message // of the row; the publisher copies it
 
 	tx     uint64 // the ledger's number of the open transaction
 	open   bool
@@ -341,12 +342,13 @@ func (r *reader) publish(ctx context.Context) error {
 	s.r.count.published.Add(1)
 	// The publisher writes the id itself; it stands first among the headers.
 	routed := &r.routed.Message
-	m := publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table, CommittedAt: r.row.CommittedAt}
+	m := &r.out
+	*m = publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table, CommittedAt: r.row.CommittedAt}
 	if st.Shared {
 		m.Key = aggregateKey(&r.routed.Event)
 	}
-	s.traced(ctx, &m, st.name, "", r.row.Position, r.row.CommittedAt)
-	err := st.pub.Send(ctx, r.tx, r.row.Position, &m)
+	s.traced(ctx, m, st.name, "", r.row.Position, r.row.CommittedAt)
+	err := st.pub.Send(ctx, r.tx, r.row.Position, m)
 	if errors.Is(err, publish.ErrNoRoom) {
 		r.events--
 		s.r.count.published.Add(^uint64(0))

@@ -5,10 +5,12 @@ import (
 	"encoding/json"
 	"fmt"
 	"os"
+	"os/exec"
 	"os/signal"
 	"path/filepath"
-	"runtime/pprof"
+	"runtime/debug"
 	"strings"
+	"time"
 
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5/pgconn"
@@ -18,21 +20,24 @@ import (
 	"github.com/walrelay/walrelay/internal/decode"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/slot"
+	"github.com/walrelay/walrelay/internal/testenv/pgbin"
 )
 
 // The candidates.
 const (
-	reader    = "reader"     // PostgreSQL alone: decoded and confirmed as it comes
-	publisher = "publisher"  // JetStream alone: ready-made messages through our publisher
-	single    = "one-by-one" // JetStream alone, each message when the one before is stored
-	proto     = "proto"      // a pipeline that knows no failure
+	reader    = "reader"      // PostgreSQL alone: decoded and confirmed as it comes
+	recv      = "recvlogical" // PostgreSQL alone, by its own pg_recvlogical
+	publisher = "publisher"   // JetStream alone: ready-made messages through our publisher
+	single    = "one-by-one"  // JetStream alone, each message when the one before is stored
+	proto     = "proto"       // a pipeline that knows no failure
+	protoSame = "proto-same"  // the same with all the headers of a relay
 	relay     = "relay"
 	poll      = "poll"       // polling, one message after the other
 	pollBatch = "poll-batch" // polling a thousand rows, published asynchronously
 )
 
 func candidates() []string {
-	return []string{reader, publisher, single, proto, relay, pollBatch, poll}
+	return []string{reader, recv, publisher, single, proto, protoSame, relay, pollBatch, poll}
 }
 
 // A job is what the process of a candidate gets to know.
@@ -42,6 +47,7 @@ type job struct {
 	End                                       envelope.LSN
 	Lanes                                     bool
 	Batches                                   string
+	Retention                                 time.Duration
 	Streams, Types                            []string // the event types that each one takes
 }
 
@@ -54,16 +60,16 @@ func candidate(text string) error {
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt)
 	defer stop()
 	if dir := os.Getenv("BENCH_PROFILE"); dir != "" {
-		f, err := os.Create(filepath.Join(dir, j.Candidate+".pprof"))
+		end, err := profile(dir, j.Candidate)
 		if err != nil {
-			return fmt.Errorf("make the profile: %w", err)
+			return err
 		}
-		defer f.Close() //nolint:errcheck // the profile is whole or useless
-		if err := pprof.StartCPUProfile(f); err != nil {
-			return fmt.Errorf("start the profile: %w", err)
-		}
-		defer pprof.StopCPUProfile()
+		defer end()
 	}
+	return j.run(ctx)
+}
+
+func (j job) run(ctx context.Context) error {
 	switch j.Candidate {
 	case reader:
 		return read(ctx, j)
@@ -71,14 +77,19 @@ func candidate(text string) error {
 		return publishReady(ctx, j)
 	case single:
 		return runSingle(ctx, j)
+	case recv:
+		return runRecvlogical(ctx, j)
 	case proto:
-		return runProto(ctx, j.Database, j.NATS, j.Source)
+		return runProto(ctx, j, plainHeaders())
+	case protoSame:
+		return runProto(ctx, j, sameHeaders(&j))
 	case poll:
 		return runPoll(ctx, j, 1)
 	case pollBatch:
 		return runPoll(ctx, j, 1000)
 	case relay:
-		cfg := walrelay.Config{DatabaseURL: j.Database, NATS: j.NATS, Source: j.Source, Publication: baseSlot, Schema: j.Schema, AtomicBatches: j.Batches}
+		debug.SetGCPercent(150) // as the command has it
+		cfg := walrelay.Config{DatabaseURL: j.Database, NATS: j.NATS, Source: j.Source, Publication: baseSlot, Schema: j.Schema, AtomicBatches: j.Batches, Retention: j.Retention}
 		if j.Lanes {
 			cfg.Streams = []walrelay.Stream{{Name: strings.ToUpper(j.Source), Shared: true}}
 		}
@@ -133,6 +144,22 @@ func read(ctx context.Context, j job) error {
 		}
 	}
 	return c.Status(j.End, false)
+}
+
+// runRecvlogical has PostgreSQL's own program write everything to nowhere.
+func runRecvlogical(ctx context.Context, j job) error {
+	program := "pg_recvlogical"
+	if version, err := pgbin.DefaultVersion(); err == nil {
+		if dir, ok := pgbin.Find(version); ok { //nolint:contextcheck // it asks a program for its version; else that of the path is taken
+			program = filepath.Join(dir, program)
+		}
+	}
+	cmd := exec.CommandContext(ctx, program, "--dbname", j.Database, "--slot", j.Source, "--start", "--no-loop", "--endpos", j.End.String(),
+		"--option", "proto_version=1", "--option", "publication_names="+baseSlot, "--file", os.DevNull)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("pg_recvlogical: %w: %s", err, out)
+	}
+	return nil
 }
 
 // readyMade is message n as the relay would make it.

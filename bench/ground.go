@@ -87,9 +87,16 @@ func (g *ground) startServers(ctx context.Context) (err error) {
 	if g.env, err = testenv.New(); err != nil {
 		return err
 	}
-	pg, err := g.env.StartPostgres(ctx, testenv.PGConfig{Settings: map[string]string{
+	settings := map[string]string{
 		"shared_buffers": "256MB", "track_commit_timestamp": "on", "max_wal_size": "8GB", "autovacuum": "off", "checkpoint_timeout": "1h",
-	}})
+	}
+	if g.w.Flushed {
+		settings["fsync"] = "on"
+	}
+	if g.w.Vacuum {
+		settings["autovacuum"], settings["autovacuum_naptime"] = "on", "15s"
+	}
+	pg, err := g.env.StartPostgres(ctx, testenv.PGConfig{Settings: settings})
 	if err != nil {
 		return err
 	}
@@ -124,11 +131,11 @@ func (g *ground) startServers(ctx context.Context) (err error) {
 // refuseWhatIsThere keeps the bench away from what is not its own.
 func (g *ground) refuseWhatIsThere(ctx context.Context) error {
 	var found []string
-	rows, err := g.db.Query(ctx, `SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname = $1
+	rows, err := g.db.Query(ctx, `SELECT 'schema ' || nspname FROM pg_namespace WHERE nspname IN ($1, $5)
 		UNION ALL SELECT 'table ' || oid::regclass FROM pg_class WHERE relname = $2
 		UNION ALL SELECT 'publication ' || pubname FROM pg_publication WHERE pubname = $3
 		UNION ALL SELECT 'slot ' || slot_name FROM pg_replication_slots WHERE slot_name = $3 OR starts_with(slot_name, $4)`,
-		schema, pollTable, baseSlot, prefix)
+		schema, pollTable, baseSlot, prefix, partsSchema)
 	if err == nil {
 		found, err = pgx.CollectRows(rows, pgx.RowTo[string])
 	}
@@ -176,7 +183,7 @@ func (g *ground) close() {
 	if g.made && g.env == nil {
 		for _, sql := range []string{
 			`SELECT pg_drop_replication_slot(slot_name) FROM pg_replication_slots WHERE NOT active AND (slot_name = '` + baseSlot + `' OR starts_with(slot_name, '` + prefix + `'))`,
-			`DROP PUBLICATION IF EXISTS ` + baseSlot, `DROP SCHEMA IF EXISTS ` + schema + ` CASCADE`, `DROP TABLE IF EXISTS ` + pollTable,
+			`DROP PUBLICATION IF EXISTS ` + baseSlot, `DROP SCHEMA IF EXISTS ` + schema + ` CASCADE`, `DROP SCHEMA IF EXISTS ` + partsSchema + ` CASCADE`, `DROP TABLE IF EXISTS ` + pollTable,
 		} {
 			if _, err := g.db.Exec(ctx, sql); err != nil {
 				say("could not remove something: %v", err)

@@ -8,7 +8,7 @@
 // begin where they exist, and removes them again. Only ratios within one table
 // carry over to another machine: each candidate drains the same backlog,
 // several rounds in turn, and each round is checked (every row stored once, in
-// order). BENCH_PROFILE names a folder for CPU profiles of the candidates.
+// order). BENCH_PROFILE names a folder for profiles of the candidates.
 package main
 
 import (
@@ -29,7 +29,8 @@ type options struct {
 	at                  given
 	suite, out, compare string
 	latency             string
-	lasts               time.Duration
+	lasts, steady       time.Duration
+	costs               bool
 	w                   workload
 }
 
@@ -53,6 +54,8 @@ func start() error {
 	flag.StringVar(&o.out, "out", "", "folder to write results.json and results.svg to")
 	flag.StringVar(&o.compare, "compare", "", "a file of ratios to compare with; fails where one is worse than its noise allows")
 	flag.StringVar(&o.latency, "latency", "", "commits a second, separated by commas: measure the time from commit to stored at each")
+	flag.BoolVar(&o.costs, "costs", false, "measure what an event costs the service that writes it, and no backlog")
+	flag.DurationVar(&o.steady, "steady", 0, "for how long to look at the outbox's size under a steady load, and measure no backlog")
 	flag.DurationVar(&o.lasts, "latency-time", 5*time.Second, "how long commits come at each of these rates")
 	flag.IntVar(&o.w.Rows, "rows", o.w.Rows, "rows of the backlog")
 	flag.IntVar(&o.w.PerTx, "tx", o.w.PerTx, "rows a transaction")
@@ -83,6 +86,9 @@ func run(ctx context.Context, o options) error {
 	cases := []workload{o.w}
 	switch o.suite {
 	case "":
+		if o.costs || o.steady > 0 {
+			cases = nil
+		}
 	case "quick":
 		cases = quick()
 	case "full":
@@ -119,6 +125,20 @@ func run(ctx context.Context, o options) error {
 		report.Latency = append(report.Latency, found...)
 	}
 	printLatency(os.Stdout, report.Latency)
+	if o.costs || o.suite == "full" {
+		say("what an event costs the service")
+		if report.Costs, err = measureCosts(ctx, o.at); err != nil {
+			return fmt.Errorf("costs of the service: %w", err)
+		}
+		printCosts(os.Stdout, report.Costs)
+	}
+	if o.steady > 0 {
+		say("%d rows a second for %v", steadyRate, o.steady)
+		if report.Steady, err = measureSteady(ctx, o.at, o.steady); err != nil {
+			return fmt.Errorf("steady load: %w", err)
+		}
+		printSteady(os.Stdout, report.Steady)
+	}
 	if o.out != "" {
 		if err := report.write(o.out); err != nil {
 			return err

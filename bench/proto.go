@@ -12,13 +12,13 @@ import (
 	"github.com/jackc/pgx/v5/pgconn"
 	"github.com/nats-io/nats.go"
 
+	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/decode"
 	"github.com/walrelay/walrelay/internal/slot"
 )
 
 // prototype is a pipeline that knows no failure: slot, decode, publish with a window
-// and the chain's header, acknowledgements, confirm. It sends five more headers
-// of about the size of ours. It says what is reachable with the same two
+// and the chain's header, acknowledgements, confirm. It says what is reachable with the same two
 // servers and the same client libraries; the relay is measured against it.
 type prototype struct {
 	nc     *nats.Conn
@@ -31,13 +31,29 @@ type prototype struct {
 	failed error
 }
 
-const (
-	protoWindow  = 4096
-	protoHeaders = 5
-)
+const protoWindow = 4096
 
-func runProto(ctx context.Context, database, broker, source string) error {
-	nc, err := nats.Connect(broker, nats.ReconnectBufSize(-1))
+// plainHeaders are five of about the size of ours.
+func plainHeaders() nats.Header {
+	h := nats.Header{}
+	for i := range 5 {
+		h["Walrelay-Header-"+strconv.Itoa(i)] = []string{"0000000012345678"}
+	}
+	return h
+}
+
+// sameHeaders are those of a relay, with values of that length.
+func sameHeaders(j *job) nats.Header {
+	h := nats.Header{envelope.HeaderExpectedStream: {strings.ToUpper(j.Source)}}
+	for _, header := range readyMade(j, 0).Headers {
+		h[header.Name] = []string{header.Value}
+	}
+	return h
+}
+
+func runProto(ctx context.Context, j job, headers nats.Header) error {
+	source := j.Source
+	nc, err := nats.Connect(j.NATS, nats.ReconnectBufSize(-1))
 	if err != nil {
 		return fmt.Errorf("connect to NATS: %w", err)
 	}
@@ -52,11 +68,9 @@ func runProto(ctx context.Context, database, broker, source string) error {
 		return fmt.Errorf("take off the subscription's limits: %w", err)
 	}
 	p.msg.Subject = "outbox." + source + ".order.placed"
-	p.msg.Header = nats.Header{"Nats-Msg-Id": {""}, "Nats-Expected-Last-Sequence": {""}}
-	for i := range protoHeaders {
-		p.msg.Header["Walrelay-Header-"+strconv.Itoa(i)] = []string{"0000000012345678"}
-	}
-	cfg, err := pgconn.ParseConfig(database)
+	p.msg.Header = headers
+	p.msg.Header[envelope.HeaderMsgID], p.msg.Header[envelope.HeaderExpectedLastSeq] = []string{""}, []string{""}
+	cfg, err := pgconn.ParseConfig(j.Database)
 	if err != nil {
 		return fmt.Errorf("read our own URL: %w", err)
 	}

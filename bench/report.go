@@ -19,6 +19,8 @@ type report struct {
 	At      time.Time `json:"at"`
 	Cases   []outcome `json:"cases"`
 	Latency []latency `json:"latency,omitempty"`
+	Costs   []cost    `json:"costs,omitempty"`
+	Steady  []sample  `json:"steady,omitempty"`
 }
 
 type machine struct {

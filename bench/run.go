@@ -75,7 +75,7 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 		return m, err
 	}
 	m = measured(cmd, rows, took, g.serversCPU()-before)
-	if name == reader || name == single {
+	if name == reader || name == recv || name == single {
 		return m, nil
 	}
 	for k, stream := range streams {
@@ -108,12 +108,12 @@ func measured(cmd *exec.Cmd, rows int, took, servers time.Duration) measurement 
 	return m
 }
 
-// finish waits until the streams hold everything (the reader: until it ends),
+// finish waits until the streams hold everything (those who only read: until they end),
 // then ends the candidate.
 func (g *ground) finish(ctx context.Context, cmd *exec.Cmd, name string, streams []string, rows int, started time.Time) (time.Duration, error) {
 	ended := make(chan error, 1)
 	go func() { ended <- cmd.Wait() }()
-	if name == reader {
+	if name == reader || name == recv {
 		select {
 		case err := <-ended:
 			return time.Since(started), err

@@ -28,7 +28,11 @@ type workload struct {
 	// RoundTrip is added on the way to NATS.
 	RoundTrip time.Duration `json:"round_trip_ns,omitempty"`
 	Rounds    int           `json:"rounds"`
-	Only      []string      `json:"-"` // candidates; none means all
+	// Flushed has our PostgreSQL flush each commit to disk, and Vacuum has it
+	// vacuum by itself.
+	Flushed bool     `json:"flushed,omitempty"`
+	Vacuum  bool     `json:"vacuum,omitempty"`
+	Only    []string `json:"-"` // candidates; none means all
 }
 
 // problem says what cannot be measured.
@@ -114,21 +118,22 @@ func base(name string, change ...func(*workload)) workload {
 
 // quick takes less than two minutes.
 func quick() []workload {
-	few := func(w *workload) { w.Rows, w.Rounds = 60_000, 3 }
 	return []workload{
-		base("backlog", few),
-		base("one-row", few, func(w *workload) { w.PerTx, w.Rows, w.Only = 1, 30_000, []string{reader, proto, relay} }),
-		base("synced", few, func(w *workload) { w.SyncAlways, w.Rows, w.Only = true, 40_000, []string{single, relay} }),
+		base("backlog", func(w *workload) { w.Only = []string{publisher, proto, protoSame, relay, pollBatch, poll} }),
+		base("one-row", func(w *workload) { w.PerTx, w.Rows, w.Only = 1, 60_000, []string{recv, proto, relay} }),
+		base("synced", func(w *workload) { w.SyncAlways, w.Rows, w.Only = true, 60_000, []string{single, relay} }),
 	}
 }
 
 // full is what docs/performance.md shows.
 func full() []workload {
-	main := []string{reader, proto, relay}
+	main := []string{reader, proto, protoSame, relay}
 	return []workload{
 		base("backlog"),
 		base("1 KiB", func(w *workload) { w.Size, w.Rows, w.Only = 1024, 100_000, main }),
-		base("one-row", func(w *workload) { w.PerTx, w.Rows, w.Only = 1, 60_000, main }),
+		base("one-row", func(w *workload) {
+			w.PerTx, w.Rows, w.Only = 1, 60_000, []string{reader, recv, proto, protoSame, relay}
+		}),
 		base("ten-row", func(w *workload) { w.PerTx, w.Rows, w.Only = 10, 100_000, main }),
 		base("huge", func(w *workload) { w.PerTx, w.Rows, w.Only = 300_000, 300_000, main }),
 		base("one aggregate", func(w *workload) { w.Aggregates, w.Rows, w.Only = 1, 100_000, main }),

@@ -34,6 +34,12 @@ const (
 	// refusedMost is how many batches in a row may fail before the chain does
 	// without them until it has another connection.
 	refusedMost = 3
+	// askFirst is how many messages go in batches until the server is tried
+	// message by message again, as one that stood still for a moment is taken
+	// for slow; askMost what that grows to while it proves to be slow. A trial
+	// takes slowRun answers.
+	askFirst = 64 * batchMost
+	askMost  = 64 * askFirst
 )
 
 // A batcher decides what of a chain goes in batches. A batch is stored as a
@@ -49,17 +55,44 @@ type batcher struct {
 	most   int    // messages of a batch
 	singly uint64 // index of the first entry that may be part of a batch
 	failed int    // batches that were refused since one was stored
+	since  int    // messages that went in batches since the server was found slow
+	ask    int    // with how many of them it is tried again
 	id     []byte
 	seqBuf []byte
 }
 
-func newBatcher(mode Batching) batcher { return batcher{mode: mode, most: batchMost} }
+func newBatcher(mode Batching) batcher { return batcher{mode: mode, most: batchMost, ask: askFirst} }
 
 // fresh forgets what was learnt of a server.
 func (b *batcher) fresh() { b.most, b.failed = batchMost, 0 }
 
 func (b *batcher) wanted(f StreamFacts) bool {
 	return f.AllowAtomic && b.failed < refusedMost && (b.mode == BatchAlways || b.mode == BatchAuto && b.slow)
+}
+
+// judge notes what single messages tell of the server, where they are the rule.
+func (b *batcher) judge(f found) {
+	switch {
+	case b.slow || f == foundNothing:
+	case f == foundSlow:
+		b.slow, b.since = true, 0
+	default:
+		b.ask = askFirst
+	}
+}
+
+// stored notes that a batch of n was, and says whether the server is to be tried
+// message by message again. What are not many tell nothing.
+func (b *batcher) stored(n int) (again bool) {
+	b.failed = 0
+	if b.mode != BatchAuto || !b.slow || n < slowBehind {
+		return false
+	}
+	if b.since += n; b.since < b.ask {
+		return false
+	}
+	b.slow, b.ask = false, min(4*b.ask, askMost)
+	return true
 }
 
 // refused notes that the messages before index end, which went in one batch,
@@ -199,7 +232,9 @@ func (s *Stream) onBatchAck(i uint64, n int, a ack) (stored bool) {
 		s.w.at(k).acked = true
 	}
 	s.acked = max(s.acked, s.w.seq(i))
-	s.batches.failed = 0
+	if s.batches.stored(n) {
+		s.pace.anew()
+	}
 	s.count.Batches++
 	return true
 }

@@ -114,3 +114,44 @@ func TestARefusedBatchCondemnsNoMessage(t *testing.T) {
 		}
 	}
 }
+
+// A server that stood still for a moment is taken for slow, and is not for long;
+// one that is slow is tried again less and less often.
+func TestAServerThatIsTakenForSlowIsTriedAgain(t *testing.T) {
+	t.Parallel()
+	b := newBatcher(BatchAuto)
+	until := func() (messages int) {
+		for b.slow {
+			b.stored(batchMost)
+			messages += batchMost
+		}
+		return messages
+	}
+	b.judge(foundFast)
+	if b.slow {
+		t.Error("a fast server gets batches")
+	}
+	for i, want := range []int{askFirst, 4 * askFirst, 16 * askFirst, 64 * askFirst, 64 * askFirst} {
+		if b.judge(foundSlow); !b.slow {
+			t.Fatal("a slow server gets no batches")
+		}
+		b.judge(foundFast) // a message that went alone between batches
+		if b.stored(slowBehind - 1); b.since != 0 {
+			t.Error("a few messages count")
+		}
+		if got := until(); got != want {
+			t.Errorf("trial %d comes after %d messages, want %d", i+1, got, want)
+		}
+	}
+	b.judge(foundFast)
+	b.judge(foundSlow)
+	if got := until(); got != askFirst {
+		t.Errorf("after it was fast, a trial comes after %d messages, want %d", got, askFirst)
+	}
+	b = newBatcher(BatchAlways)
+	for range 2 * askFirst / batchMost {
+		if b.stored(batchMost) {
+			t.Fatal("batches that were asked for are tried without")
+		}
+	}
+}

@@ -145,7 +145,7 @@ func (s *Stream) onAck(inbox string, a answer, now time.Time) {
 		} else {
 			e.acked, stored = true, true
 			s.acked = max(s.acked, s.w.seq(i))
-			s.batches.slow = s.pace.answered(i, now.Sub(s.headSince), s.w.inFlight()-1, now) || s.batches.slow
+			s.batches.judge(s.pace.answered(i, now.Sub(s.headSince), s.w.inFlight()-1, now))
 		}
 	}
 	if stored {

@@ -11,10 +11,14 @@ const (
 	// slowWrite is the time for one message from which a server is taken for
 	// one that syncs every write; without that it takes a tenth.
 	slowWrite = 60 * time.Microsecond
-	// slowRun is over how many answers that is averaged: a server that is slow
-	// was seen to answer a whole window at once. slowBehind is how many messages
-	// must be in flight behind one for its answer to count.
+	// slowRun is over how many answers that is averaged at least: a server that
+	// is slow was seen to answer a whole window at once. One that stood still, or
+	// a long way on which answers come in bursts, looks slow for a moment: so it
+	// must be slow for slowFor, and for slowTrips round trips. slowBehind is how
+	// many messages must be in flight behind one for its answer to count.
 	slowRun    = 1536
+	slowFor    = 250 * time.Millisecond
+	slowTrips  = 16
 	slowBehind = 64
 )
 
@@ -48,7 +52,8 @@ func newPace(window int) pace {
 
 // measured sets the round trip, at the begin of a round.
 func (p *pace) measured(d time.Duration) {
-	p.roundTrip, p.sampling, p.answers, p.waited = d, false, 0, 0
+	p.roundTrip, p.sampling = d, false
+	p.anew()
 }
 
 // sent is told of each single message that is sent, and how many are in flight
@@ -61,9 +66,9 @@ func (p *pace) sent(index uint64, depth int) {
 }
 
 // answered is told of each single message that is stored: how long it was the
-// next to be stored, and how many are in flight behind it. It says whether the
-// server is slow message by message.
-func (p *pace) answered(index uint64, waited time.Duration, behind int, now time.Time) (slow bool) {
+// next to be stored, and how many are in flight behind it. Once in a while it
+// says how the server is message by message.
+func (p *pace) answered(index uint64, waited time.Duration, behind int, now time.Time) found {
 	if p.sampling && index >= p.index {
 		p.sampling = false
 		if work := now.Sub(p.at) - p.roundTrip; work < p.roundTrip && p.window < windowMost {
@@ -71,14 +76,32 @@ func (p *pace) answered(index uint64, waited time.Duration, behind int, now time
 		}
 	}
 	if behind < slowBehind || p.roundTrip > slowWrite*time.Duration(behind)/2 {
-		return false // waiting for the way, or for us, tells nothing of the server
+		return foundNothing // waiting for the way, or for us, tells nothing of the server
 	}
 	p.answers++
 	p.waited += waited
 	if p.answers < slowRun {
-		return false
+		return foundNothing
 	}
-	slow = p.waited >= slowRun*slowWrite
-	p.answers, p.waited = 0, 0
-	return slow
+	switch {
+	case p.waited < time.Duration(p.answers)*slowWrite:
+		p.anew()
+		return foundFast
+	case p.waited < max(slowFor, slowTrips*p.roundTrip):
+		return foundNothing // yet
+	}
+	p.anew()
+	return foundSlow
 }
+
+// anew forgets the answers so far.
+func (p *pace) anew() { p.answers, p.waited = 0, 0 }
+
+// A found is what answers tell of a server.
+type found uint8
+
+const (
+	foundNothing found = iota
+	foundSlow
+	foundFast
+)

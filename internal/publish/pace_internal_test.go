@@ -46,13 +46,14 @@ func TestAServerThatIsSlowForEachMessageIsRecognised(t *testing.T) {
 	const synced, plain, behind = 130 * time.Microsecond, 8 * time.Microsecond, 1000
 	answers := func(p *pace, n, behind int, waited time.Duration) (slow bool) {
 		for range n {
-			slow = p.answered(0, waited, behind, time.Now()) || slow
+			slow = p.answered(0, waited, behind, time.Now()) == foundSlow || slow
 		}
 		return slow
 	}
 	p := newPace(0)
 	p.measured(time.Millisecond)
-	if answers(&p, slowRun-1, behind, synced) {
+	enough := int(slowFor/synced) + 1
+	if answers(&p, enough-1, behind, synced) {
 		t.Error("recognised too early")
 	}
 	if !answers(&p, 1, behind, synced) {
@@ -62,8 +63,25 @@ func TestAServerThatIsSlowForEachMessageIsRecognised(t *testing.T) {
 		t.Error("a server is not forgiven for what it was")
 	}
 	// As one that answers all at once.
-	if p.answered(0, behind*synced, behind, time.Now()); !answers(&p, slowRun-1, behind, 20*time.Microsecond) {
+	bursts := func(n int, pause time.Duration) (slow bool) {
+		for range n {
+			slow = answers(&p, 1, behind, pause) || answers(&p, slowRun/2, behind, plain) || slow
+		}
+		return slow
+	}
+	if bursts(1, behind*synced) {
+		t.Error("recognised by one burst")
+	}
+	if !bursts(2, behind*synced) {
 		t.Error("not recognised by its bursts")
+	}
+	p.measured(20 * time.Millisecond)
+	if bursts(100, 30*time.Millisecond) {
+		t.Error("a long way is taken for a slow server")
+	}
+	p.measured(time.Millisecond)
+	if bursts(1, slowFor-50*time.Millisecond) || answers(&p, 10*slowRun, behind, plain) {
+		t.Error("a server that stood still once is taken for slow")
 	}
 	// The way there is no work, and a few messages tell nothing.
 	for name, c := range map[string]struct {

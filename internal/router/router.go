@@ -47,7 +47,8 @@ type route struct {
 	streamIndex int
 	subject     []piece
 	headers     []envelope.Header
-	tellsType   bool // every subject shows the aggregate type
+	tellsType   bool   // every subject shows the aggregate type
+	good        []byte // the subject that was found good last
 }
 
 // Limits are what bounds a stream's messages, in bytes.
@@ -248,12 +249,17 @@ func (r *Router) buildSubject(rt *route, out *Routed) {
 	start := len(r.buf)
 	r.buf = appendSubject(r.buf, rt.subject, &r.values)
 	subject := text(r.buf[start:])
+	if string(rt.good) == subject { // most rows of a route have few subjects
+		out.Message.Subject = subject
+		return
+	}
 	reason, problem := checkSubject(subject)
 	if reason != "" {
 		refuse(out, reason, "subject %s of table %s: %s; correct the columns that the route's template uses, or the template",
 			clip(subject), r.values.plan.table.name, problem)
 		return
 	}
+	rt.good = append(rt.good[:0], subject...)
 	out.Message.Subject = subject
 }
 

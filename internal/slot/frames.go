@@ -30,46 +30,6 @@ type frames struct {
 	r, w int
 	// beforeRead is called before a read that may block.
 	beforeRead func()
-	gather     gathering
-}
-
-// A gathering lets a busy stream fill the socket's buffer before it is read
-// again. PostgreSQL sends each row, and each begin and commit, by a system call
-// of its own, and where the reader already sleeps in the next read that call has
-// to wake it: for transactions of one row that costs both sides more than all
-// the rest. So a slower reader drains them faster.
-type gathering struct {
-	began time.Time // of the last read
-	quick int       // reads in a row that returned at once with little
-}
-
-const (
-	// gatherWithin is the longest wait of a read that returned at once. Events
-	// that come further apart than this are not waited with.
-	gatherWithin = 100 * time.Microsecond
-	// gatherAfter is how many such reads in a row make a busy stream: one
-	// transaction alone can make three.
-	gatherAfter = 8
-	// gatherPause is how long is waited then. What arrives meanwhile is far
-	// from filling the socket's buffer.
-	gatherPause = 200 * time.Microsecond
-	// gatherBelow is a read that is large enough as it is.
-	gatherBelow = readBuffer / 4
-)
-
-func (g *gathering) before() {
-	if g.quick >= gatherAfter {
-		time.Sleep(gatherPause) //nolint:forbidigo // shorter than to hear of an end would take
-	}
-	g.began = time.Now()
-}
-
-func (g *gathering) after(n int) {
-	if n < gatherBelow && time.Since(g.began) < gatherWithin {
-		g.quick++
-	} else {
-		g.quick = 0
-	}
 }
 
 func (f *frames) next() (kind byte, body []byte, err error) {
@@ -107,12 +67,10 @@ func (f *frames) fill() error {
 		f.w = copy(f.buf, f.buf[f.r:f.w])
 		f.r = 0
 	}
-	f.gather.before()
 	if f.beforeRead != nil {
 		f.beforeRead()
 	}
 	n, err := f.conn.Read(f.buf[f.w:])
-	f.gather.after(n)
 	f.w += n
 	if n > 0 {
 		return nil
