@@ -3,8 +3,15 @@ package reconcile
 import (
 	"bytes"
 	"cmp"
+	"runtime"
 	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sync/errgroup"
 )
+
+// matchers is how many parts are in memory at a time at most.
+const matchers = 4
 
 // A matcher sets the records of rows, dead letters and messages against each
 // other, part by part. It is pure but for reading the spills.
@@ -34,6 +41,28 @@ type matched struct {
 	gone                                        []uint64 // rows that may be removed, by stream
 }
 
+func (m *matched) firsts() []*first { return []*first{&m.missing, &m.unknown, &m.again, &m.different} }
+
+// merge adds what was found in other parts.
+func (m *matched) merge(other *matched) {
+	for i, f := range other.firsts() {
+		mine := m.firsts()[i]
+		mine.count += f.count
+		mine.kept = append(mine.kept, f.kept...)
+	}
+	m.onTheirWay += other.onTheirWay
+	m.deadLettered += other.deadLettered
+	m.skipped += other.skipped
+	m.unrouted += other.unrouted
+	m.notJudged += other.notJudged
+	m.replayed += other.replayed
+	m.notCompared += other.notCompared
+	m.beforeStart += other.beforeStart
+	for i, n := range other.gone {
+		m.gone[i] += n
+	}
+}
+
 // first counts and keeps the entries of the lowest refs.
 type first struct {
 	count uint64
@@ -58,16 +87,39 @@ func (f *first) trim(limit int) {
 	f.kept = f.kept[:min(limit, len(f.kept))]
 }
 
-// run matches all that is in the spills.
+// run matches all that is in the spills, several parts at a time.
 func (m *matcher) run(spills ...*spill) error {
-	m.out = matched{gone: make([]uint64, len(m.removed))}
+	workers := make([]matcher, min(runtime.GOMAXPROCS(0), matchers))
+	var next atomic.Int64
+	var g errgroup.Group
+	for i := range workers {
+		w := &workers[i]
+		*w = *m
+		w.out = matched{gone: make([]uint64, len(m.removed))}
+		g.Go(func() error { return w.parts(&next, spills) })
+	}
+	if err := g.Wait(); err != nil {
+		return err
+	}
+	m.out = workers[0].out
+	for i := range workers[1:] {
+		m.out.merge(&workers[1+i].out)
+	}
+	for _, f := range m.out.firsts() {
+		f.trim(m.limit)
+	}
+	return nil
+}
+
+// parts matches one part after the other, as long as there are any.
+func (m *matcher) parts(next *atomic.Int64, spills []*spill) error {
 	var b []byte
 	var group []entry
-	for part := range partitions {
+	for part := next.Add(1) - 1; part < partitions; part = next.Add(1) - 1 {
 		b = b[:0]
 		for _, s := range spills {
 			var err error
-			if b, err = s.read(part, b); err != nil {
+			if b, err = s.read(int(part), b); err != nil {
 				return err
 			}
 		}
@@ -78,7 +130,10 @@ func (m *matcher) run(spills ...*spill) error {
 			group = append(group, e)
 		}
 		slices.SortFunc(group, func(a, b entry) int {
-			return cmp.Or(bytes.Compare(a.key[:], b.key[:]), cmp.Compare(a.of, b.of), cmp.Compare(a.stream, b.stream), cmp.Compare(a.ref, b.ref))
+			if c := bytes.Compare(a.key[:], b.key[:]); c != 0 {
+				return c
+			}
+			return cmp.Or(cmp.Compare(a.of, b.of), cmp.Compare(a.stream, b.stream), cmp.Compare(a.ref, b.ref))
 		})
 		for rest := group; len(rest) > 0; {
 			n := 1
@@ -88,9 +143,6 @@ func (m *matcher) run(spills ...*spill) error {
 			m.event(rest[:n])
 			rest = rest[n:]
 		}
-	}
-	for _, f := range []*first{&m.out.missing, &m.out.unknown, &m.out.again, &m.out.different} {
-		f.trim(m.limit)
 	}
 	return nil
 }

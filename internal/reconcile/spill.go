@@ -8,8 +8,8 @@ import (
 )
 
 const (
-	// partitions is how many parts a spill has. One is in memory at a time: of
-	// ten million events that is three megabytes.
+	// partitions is how many parts a spill has. A few are in memory at a time: of
+	// ten million events that is three megabytes each.
 	partitions = 256
 	// blockRecords is how many records of a part are written at a time.
 	blockRecords = 256
