@@ -4,7 +4,9 @@ import (
 	"context"
 	"encoding/json"
 	"fmt"
+	"os"
 	"slices"
+	"strconv"
 	"sync"
 	"testing"
 	"time"
@@ -16,6 +18,7 @@ import (
 	"github.com/walrelay/walrelay/inbox"
 	"github.com/walrelay/walrelay/internal/testenv"
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
+	"github.com/walrelay/walrelay/migrations"
 )
 
 const benchWorkers = 4
@@ -173,6 +176,60 @@ func BenchmarkInbox(b *testing.B) {
 	}
 	for name, all := range ratios {
 		b.ReportMetric(median(all), name)
+	}
+}
+
+// BenchmarkReceipts compares consumers that have kept few receipts and many, in
+// turn, on the same server. Ids are random, so that each receipt is looked for
+// somewhere else in the index. RECEIPTS names another largest number.
+func BenchmarkReceipts(b *testing.B) {
+	most := 10_000_000
+	if text := os.Getenv("RECEIPTS"); text != "" {
+		n, err := strconv.Atoi(text)
+		if err != nil {
+			b.Fatal(err)
+		}
+		most = n
+	}
+	w := newBenchWorld(b)
+	sizes := []int{100_000, most / 10, most}
+	schemas := make([]string, len(sizes))
+	for i, n := range sizes {
+		schemas[i] = fmt.Sprint("receipts_", n)
+		if err := migrations.Consumer(b.Context(), w.pool.Config().ConnConfig.Copy(), migrations.Config{Schema: schemas[i]}, func(migrations.Step) {}); err != nil {
+			b.Fatal(err)
+		}
+		for _, statement := range []string{ // the index is built at once
+			`ALTER TABLE %[1]s.receipt DROP CONSTRAINT receipt_pkey`,
+			`INSERT INTO %[1]s.receipt (consumer, event_id) SELECT '%[1]s', gen_random_uuid() FROM generate_series(1, %[2]d)`,
+			`ALTER TABLE %[1]s.receipt ADD CONSTRAINT receipt_pkey PRIMARY KEY (consumer, event_id)`,
+			`ANALYZE %[1]s.receipt`,
+		} {
+			if _, err := w.pool.Exec(b.Context(), fmt.Sprintf(statement, schemas[i], n)); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	if _, err := w.pool.Exec(b.Context(), `CHECKPOINT`); err != nil {
+		b.Fatal(err)
+	}
+	const events = 4000
+	b.ResetTimer()
+	rates, ratios := make([][]float64, len(sizes)), make([][]float64, len(sizes))
+	for round := range b.N {
+		for i := range sizes {
+			if err := w.stream.Purge(b.Context()); err != nil {
+				b.Fatal(err)
+			}
+			w.fill(events)
+			took := w.viaInbox(b, schemas[i], events, func(c *inbox.Config) { c.Schema = schemas[i] })
+			rates[i] = append(rates[i], events/took.Seconds())
+			ratios[i] = append(ratios[i], rates[0][round]/rates[i][round])
+		}
+	}
+	for i, n := range sizes {
+		b.ReportMetric(median(rates[i]), fmt.Sprint(n, "-events/s"))
+		b.ReportMetric(median(ratios[i]), fmt.Sprint(n, "-cost"))
 	}
 }
 

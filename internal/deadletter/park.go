@@ -186,10 +186,9 @@ func Reopen(ctx context.Context, tx pgx.Tx, schema, source, stream string, last 
 }
 
 func fenced(ctx context.Context, conn *pgx.Conn, fence Fence, f func(pgx.Tx) error) error {
-	return pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if _, err := tx.Exec(ctx, `SET LOCAL synchronous_commit = on`); err != nil {
-			return err
-		}
+	// In one round trip: of a parked aggregate each event comes through here.
+	begin := pgx.TxOptions{BeginQuery: `BEGIN; SET LOCAL synchronous_commit = on`}
+	return pgx.BeginTxFunc(ctx, conn, begin, func(tx pgx.Tx) error {
 		if err := fence(ctx, tx); err != nil {
 			return err
 		}
