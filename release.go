@@ -181,13 +181,13 @@ func (r *release) start(ctx context.Context) (err error) {
 	r.repair.refuse = r.refusedByStream
 	r.read = maps.Clone(r.job.FirstSequence)
 	s.log.InfoContext(ctx, "releasing what is parked", slog.Int64("dead_letter", r.first), slog.Int64("job", r.job.ID))
-	return r.look(ctx)
+	return r.look(ctx, r.s.streams...)
 }
 
-// look reads from the streams what this job has stored. Where a stream has
-// removed it since, its sequence is not known.
-func (r *release) look(ctx context.Context) error {
-	for _, st := range r.s.streams {
+// look reads from streams what this job has stored. Where a stream has removed
+// it since, its sequence is not known.
+func (r *release) look(ctx context.Context, streams ...*stream) error {
+	for _, st := range streams {
 		if !st.started {
 			continue // what goes there waits
 		}
@@ -239,7 +239,7 @@ func (r *release) batch(ctx context.Context, waiting []deadletter.Letter) (stop 
 		case routed.Verdict == router.Refused:
 			return true, r.refuse(ctx, l.ID, string(why.Reason), why.Detail)
 		case routed.Verdict == router.Skip:
-			return false, r.settle(ctx, waiting, append(done, deadletter.Resolution{ID: l.ID, How: deadletter.Skipped}))
+			return false, r.settle(ctx, stream, waiting, append(done, deadletter.Resolution{ID: l.ID, How: deadletter.Skipped}))
 		}
 		stream = routed.StreamIndex
 		if err := r.repair.publish(ctx, row, &routed); err != nil {
@@ -247,19 +247,23 @@ func (r *release) batch(ctx context.Context, waiting []deadletter.Letter) (stop 
 		}
 		done = append(done, deadletter.Resolution{ID: l.ID, How: deadletter.Released})
 	}
-	return false, r.settle(ctx, waiting, done)
+	return false, r.settle(ctx, stream, waiting, done)
 }
 
-// settle waits until what was sent is stored, and notes where.
-func (r *release) settle(ctx context.Context, waiting []deadletter.Letter, done []deadletter.Resolution) error {
+// settle waits until what was sent is stored, and notes where. All of it went to
+// one stream, if to any: to look through the others would take longer than all
+// the rest.
+func (r *release) settle(ctx context.Context, stream int, waiting []deadletter.Letter, done []deadletter.Resolution) error {
 	if len(done) == 0 {
 		return nil
 	}
 	if err := r.repair.drain(ctx); err != nil {
 		return err
 	}
-	if err := r.look(ctx); err != nil {
-		return err
+	if stream >= 0 {
+		if err := r.look(ctx, r.s.streams[stream]); err != nil {
+			return err
+		}
 	}
 	for i := range done { // they are the first ones of those that waited
 		done[i].Sequence = r.stored[waiting[i].EventID]
