@@ -12,6 +12,7 @@ import (
 
 	"github.com/walrelay/walrelay/e2e/fixture"
 	"github.com/walrelay/walrelay/internal/job"
+	"github.com/walrelay/walrelay/internal/testenv"
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
@@ -170,7 +171,7 @@ func TestA49DeadLettersAreRequeuedOnce(t *testing.T) {
 // writers beside it: each row comes once, and what is live keeps its order.
 func TestAReplayThatIsKilledSendsEachRowOnce(t *testing.T) {
 	t.Parallel()
-	w := fixture.New(t, fixture.Config{Flags: []string{"--window", "8"}})
+	w := fixture.New(t, fixture.Config{ProxyNATS: true, Flags: []string{"--window", "8"}})
 	relay := w.Start()
 	insertMany(w, 2000)
 	w.Stored(2000)
@@ -178,7 +179,11 @@ func TestAReplayThatIsKilledSendsEachRowOnce(t *testing.T) {
 	if err := streamOf(t, w).Purge(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	load := w.Load(fixture.LoadConfig{Keep: true})
+	// Eight messages are answered in 20 ms: the kills come before the end.
+	if err := w.NATSProxy.Slow(testenv.Downstream, 20*time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	load := w.Load(fixture.LoadConfig{Keep: true, Writers: 2, Pause: 200 * time.Millisecond})
 	more(t, load, 20)
 	replay := []string{
 		"replay", "--yes", "--no-wait", "--new-id", "--aggregate", "order/bulk",

@@ -249,7 +249,7 @@ func (r *Router) buildSubject(rt *route, out *Routed) {
 	start := len(r.buf)
 	r.buf = appendSubject(r.buf, rt.subject, &r.values)
 	subject := text(r.buf[start:])
-	if string(rt.good) == subject { // most rows of a route have few subjects
+	if len(rt.good) > 0 && string(rt.good) == subject { // most rows of a route have few subjects
 		out.Message.Subject = subject
 		return
 	}

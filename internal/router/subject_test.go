@@ -179,6 +179,20 @@ func TestDistinctValuesHaveDistinctLegalSubjects(t *testing.T) {
 	})
 }
 
+// What was found good is remembered; nothing was when the first row comes.
+func TestTheFirstSubjectIsCheckedAsAnyOther(t *testing.T) {
+	t.Parallel()
+	for _, first := range []string{"", "placed", "a b"} {
+		r := newRouter(t, config(subject("{raw(event_type)}")))
+		for _, v := range []string{first, "placed", "placed", "", "a b", "placed"} {
+			out := route(t, r, outbox(val("event_type", oidText, v)))
+			if good := out.Verdict == router.Publish; good != (v == "placed") {
+				t.Errorf("first %q, then %q: verdict %s of subject %q", first, v, out.Verdict, out.Message.Subject)
+			}
+		}
+	}
+}
+
 // checkLegal is written apart from the code it checks.
 func checkLegal(t rapid.TB, s string) {
 	if len(s) > 1024 || strings.ContainsAny(s, " \t\r\n\x00*>\"") {
