@@ -11,6 +11,7 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/deadletter"
+	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/router"
 )
 
@@ -50,6 +51,26 @@ func (s *session) recallParked(ctx context.Context, conn *pgx.Conn) error {
 	}
 	if len(parked) > 0 {
 		s.log.WarnContext(ctx, "aggregates are parked: their events wait in the table of dead letters", slog.Int("aggregates", len(parked)))
+	}
+	return s.endReleases(ctx, conn)
+}
+
+// endReleases ends the jobs of releases that an earlier session had done but for
+// saying so: their aggregates are not parked any more. The parking's mutex is
+// held.
+func (s *session) endReleases(ctx context.Context, conn *pgx.Conn) error {
+	open, err := job.Open(ctx, conn, s.cfg.Schema, s.cfg.Source)
+	if err != nil {
+		return err
+	}
+	for i := range open {
+		j := &open[i]
+		if _, parked := s.parking.first[keyOf(j.Arguments.AggregateType, j.Arguments.AggregateID)]; parked || j.Kind != job.Release {
+			continue
+		}
+		if err := job.End(ctx, conn, s.cfg.Schema, j, nil, s.fence); err != nil {
+			return err
+		}
 	}
 	return nil
 }

@@ -200,6 +200,41 @@ func TestParkingAndReleasingSurviveKillsUnderLoad(t *testing.T) {
 	relay.Stop(fixture.Patience)
 }
 
+// A relay that is killed when all is released, and before it has said that its job
+// is done, leaves a job that no later release would come upon: the next session
+// ends it. That of an aggregate which is parked goes on.
+func TestAReleaseThatWasKilledAtItsVeryEndIsOver(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Flags: parked()})
+	relay := w.Start()
+	for _, aggregate := range []string{"over", "parked"} {
+		place(w, aggregate, refusedHeaders, 1)
+		place(w, aggregate, "{}", 3)
+	}
+	w.Dead(8)
+	w.Exec(`UPDATE walrelay.dead_letter SET resolved_at = clock_timestamp(), resolved_by = 'test', resolution = 'discarded'
+		WHERE parked_behind = id AND aggregate_id = 'over'`)
+	w.Stored(3)
+	envtest.Eventually(t, fixture.Patience, func() error {
+		if n := fixture.Value[int64](w, `SELECT count(*) FROM walrelay.job WHERE state = 'done'`); n != 1 {
+			return fmt.Errorf("%d releases are done, want 1", n)
+		}
+		return nil
+	})
+	relay.Kill()
+	w.Exec(`UPDATE walrelay.job SET state = 'running', ended_at = NULL`)
+	relay = w.Start()
+	becomes(t, w, "the release is over", `SELECT state = 'done' AND ended_at IS NOT NULL FROM walrelay.job`)
+	if n := waiting(w); n != 3 {
+		t.Errorf("%d letters wait, want the 3 of the other aggregate", n)
+	}
+	discardFirst(w)
+	awaitReleased(t, w)
+	w.Stored(6)
+	w.Check()
+	relay.Stop(fixture.Patience)
+}
+
 // I3, I5: an event that only the stream refuses parks those of its aggregate
 // that were handed over behind it.
 func TestEventsQueuedBehindOneThatTheStreamRefusesAreParked(t *testing.T) {
