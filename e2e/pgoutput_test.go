@@ -143,7 +143,7 @@ func TestA21EachInsertIsOneEventAndNothingElseIs(t *testing.T) {
 	const columns = "(id, aggregate_type, aggregate_id, event_type, payload)"
 	id := func(n int) string { return fmt.Sprintf("'00000000-0000-4000-8000-%012d'", n) }
 	for name, sql := range map[string]string{
-		"insert and delete":     "BEGIN; INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(1) + ", 'order', 'x', 'deleted', '{}'); DELETE FROM walrelay.outbox; COMMIT",
+		"insert and delete":     "BEGIN; INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(1) + ", 'order', 'x', 'deleted', '{}'); DELETE FROM walrelay.outbox WHERE id = " + id(1) + "; COMMIT",
 		"insert":                "INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(2) + ", 'order', 'x', 'plain', '{}')",
 		"on conflict nothing":   "INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(3) + ", 'order', 'x', 'upsert', '{}'), (" + id(3) + ", 'order', 'x', 'upsert', '{}') ON CONFLICT DO NOTHING",
 		"on conflict update":    "INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(4) + ", 'order', 'x', 'upsert2', '{}') ON CONFLICT (id) DO UPDATE SET payload = '1'",
