@@ -108,5 +108,6 @@ const goneMargin = 10 * time.Minute
 // mayBeGone says whether the row of a table without xid may have been stored and
 // let go since.
 func (s *seen) mayBeGone(row *reconcile.Row) bool {
-	return !s.gone.IsZero() && (!row.HasCreatedAt || !row.CreatedAt.After(s.gone))
+	created, ok := row.CreatedAt()
+	return !s.gone.IsZero() && (!ok || !created.After(s.gone))
 }

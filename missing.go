@@ -135,8 +135,8 @@ func (s *session) missing(ctx context.Context, tx pgx.Tx, d witness.GapDetail, h
 			return nil // what is younger the slot has yet to send
 		}
 		out.missing++
-		if row.HasCreatedAt && (out.oldest.IsZero() || row.CreatedAt.Before(out.oldest)) {
-			out.oldest = row.CreatedAt
+		if created, ok := row.CreatedAt(); ok && (out.oldest.IsZero() || created.Before(out.oldest)) {
+			out.oldest = created
 		}
 		return each(row, routed)
 	})
@@ -176,7 +176,7 @@ func (s *session) concerned(ctx context.Context, tx pgx.Tx, d witness.GapDetail,
 			if err := routes.Route(&row.Row, &routed); err != nil {
 				return err
 			}
-			if row.HasCreatedAt && dump.Has(row.Xid, row.CreatedAt) {
+			if created, ok := row.CreatedAt(); ok && dump.Has(row.Xid, created) {
 				continue // it counts as delivered since the adoption
 			}
 			if d.Stream != "" && routed.Stream != d.Stream {
@@ -197,7 +197,8 @@ func (s *session) concerned(ctx context.Context, tx pgx.Tx, d witness.GapDetail,
 // younger says whether a row was written after a gap was found. A time in the
 // future is somebody's own, and tells nothing.
 func younger(row *reconcile.Row, until time.Time) bool {
-	return !until.IsZero() && row.HasCreatedAt && row.CreatedAt.After(until) && row.CreatedAt.Before(time.Now().Add(time.Minute))
+	created, ok := row.CreatedAt()
+	return !until.IsZero() && ok && created.After(until) && created.Before(time.Now().Add(time.Minute))
 }
 
 func hasXid(ctx context.Context, tx pgx.Tx, t router.Table) (bool, error) {

@@ -314,7 +314,7 @@ func (p *ReplayPlan) add(row *reconcile.Row, routed *router.Routed, kept keptEve
 	default:
 		p.Streams[routed.Stream]++
 	}
-	if row.HasCreatedAt && (p.Oldest.IsZero() || row.CreatedAt.Before(p.Oldest)) {
-		p.Oldest = row.CreatedAt
+	if created, ok := row.CreatedAt(); ok && (p.Oldest.IsZero() || created.Before(p.Oldest)) {
+		p.Oldest = created
 	}
 }

@@ -2,7 +2,6 @@ package reconcile
 
 import (
 	"encoding/binary"
-	"math"
 	"math/rand/v2"
 	"os"
 	"testing"
@@ -276,49 +275,6 @@ func TestWhatAStreamRemovedWasStoredUntilItsNextMessage(t *testing.T) {
 		r.state.State.LastSeq, r.state.At = 5, at(9)
 		if got := r.removedUntil(); !got.Equal(c.want) {
 			t.Errorf("%s: removedUntil() = %v, want %v", name, got, c.want)
-		}
-	}
-}
-
-// The fast way to read a row's numbers and times gives what the slow one does.
-func TestRowsAreReadAsTheLibraryReadsThem(t *testing.T) {
-	t.Parallel()
-	slow := func(s string) (time.Time, bool) {
-		for _, layout := range []string{"2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999"} {
-			if at, err := time.Parse(layout, s); err == nil {
-				return at.UTC(), true
-			}
-		}
-		return time.Time{}, false
-	}
-	for _, s := range []string{
-		"2026-11-30 06:15:04+00", "2026-11-30 06:15:04.1+00", "2026-11-30 06:15:04.123456+00", "2024-02-29 00:00:00+00", "2026-02-29 00:00:00+00",
-		"2026-13-01 00:00:00+00", "2026-00-10 00:00:00+00", "2026-01-00 00:00:00+00", "2026-11-31 00:00:00+00", "2026-11-30 24:00:00+00", "2026-11-30 23:60:00+00", "2026-11-30 23:59:60+00",
-		"0001-01-01 00:00:00+00", "9999-12-31 23:59:59.999999+00", "2026-11-30 06:15:04.+00", "2026-11-30 06:15:04.12345x+00", "2026-1x-30 06:15:04+00",
-		"2026-11-30 06:15:04+01", "2026-11-30 06:15:04", "2026-11-30 06:15:04.5", "infinity", "-infinity", "0044-03-15 12:00:00+00 BC", "12026-01-01 00:00:00+00", "", "+00",
-		"2026-11-30T06:15:04+00", "2026-11-30 06:15:04,5+00", "2026-11-30 06:15:041+00",
-	} {
-		got, ok := parseTime([]byte(s))
-		if want, good := slow(s); ok != good || !got.Equal(want) {
-			t.Errorf("parseTime(%q) = %v, %v, want %v, %v", s, got, ok, want, good)
-		}
-	}
-	for s, want := range map[string]uint64{"0": 0, "18446744073709551615": math.MaxUint64, "00012": 12} {
-		if got, ok := digits([]byte(s)); !ok || got != want {
-			t.Errorf("digits(%q) = %d, %v, want %d", s, got, ok, want)
-		}
-	}
-	for _, s := range []string{"", "-1", "+1", "1 ", "18446744073709551616", "99999999999999999999", "184467440737095516150"} {
-		if got, ok := digits([]byte(s)); ok {
-			t.Errorf("digits(%q) = %d, want none", s, got)
-		}
-	}
-	if got, err := parseTID([]byte("(4294967295,65535)")); err != nil || got != (TID{Block: math.MaxUint32, Offset: math.MaxUint16}) {
-		t.Errorf("parseTID = %v, %v", got, err)
-	}
-	for _, s := range []string{"", "()", "(1)", "(1,)", "(,1)", "1,2", "(4294967296,1)", "(1,65536)", "(1,2,3)", "(-1,2)"} {
-		if got, err := parseTID([]byte(s)); err == nil {
-			t.Errorf("parseTID(%q) = %v, want an error", s, got)
 		}
 	}
 }

@@ -1,12 +1,11 @@
 package reconcile
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"iter"
-	"math"
+	"strconv"
 	"strings"
 	"time"
 
@@ -34,13 +33,16 @@ type Row struct {
 	// Seq is the text of the column that orders rows; empty without one, and
 	// where rows come unordered.
 	Seq string
-	// CreatedAt is when the event was written; HasCreatedAt is false where the
-	// table does not tell or the time is beyond what a clock shows (infinity).
-	CreatedAt    time.Time
-	HasCreatedAt bool
 	// Proven says that [RowFilter.Proven] sees the row.
 	Proven bool
+
+	created []byte // text of the column that says when the event was written
 }
+
+// CreatedAt is when the event was written; ok is false where the table does not
+// tell or the time is beyond what a clock shows (infinity). It is read anew each
+// time: many who read rows do not ask.
+func (r *Row) CreatedAt() (at time.Time, ok bool) { return parseTime(r.created) }
 
 // A TID is the place of a row in its table.
 type TID struct {
@@ -350,24 +352,23 @@ func (s *source) read(values [][]byte, row *Row) error {
 	if len(values) != extras+len(row.Tuple) {
 		return fmt.Errorf("the server sent %d columns, want %d", len(values), extras+len(row.Tuple))
 	}
-	oid, ok := digits(values[0])
-	if !ok || oid > math.MaxUint32 {
-		return fmt.Errorf("tableoid %q: want a number", values[0])
+	oid, err := strconv.ParseUint(string(values[0]), 10, 32)
+	if err != nil {
+		return fmt.Errorf("tableoid: %w", err)
 	}
 	row.Table = uint32(oid)
-	var err error
 	if row.TID, err = parseTID(values[1]); err != nil {
 		return err
 	}
 	row.Xid = 0
 	if values[2] != nil {
-		if row.Xid, ok = digits(values[2]); !ok {
-			return fmt.Errorf("column %q: %q is no number", s.columns.Xid, values[2])
+		if row.Xid, err = strconv.ParseUint(string(values[2]), 10, 64); err != nil {
+			return fmt.Errorf("column %q: %w", s.columns.Xid, err)
 		}
 	}
 	row.Seq = string(values[3])
 	row.Proven = string(values[4]) == "t"
-	row.HasCreatedAt = false
+	row.created = nil
 	for i, v := range values[extras:] {
 		row.Tuple[i] = decode.Value{Kind: decode.Text, Data: v}
 		if v == nil {
@@ -375,47 +376,25 @@ func (s *source) read(values [][]byte, row *Row) error {
 			continue
 		}
 		if s.relation.Columns[i].Name == s.columns.CreatedAt {
-			row.CreatedAt, row.HasCreatedAt = parseTime(v)
+			row.created = v
 		}
 	}
 	return nil
 }
 
 func parseTID(b []byte) (TID, error) {
-	if n := len(b); n > 2 && b[0] == '(' && b[n-1] == ')' {
-		block, offset, _ := bytes.Cut(b[1:n-1], []byte{','})
-		v, ok := digits(block)
-		w, ok2 := digits(offset)
-		if ok && ok2 && v <= math.MaxUint32 && w <= math.MaxUint16 {
-			return TID{Block: uint32(v), Offset: uint16(w)}, nil
-		}
+	block, offset, ok := strings.Cut(strings.Trim(string(b), "()"), ",")
+	n, err := strconv.ParseUint(block, 10, 32)
+	m, err2 := strconv.ParseUint(offset, 10, 16)
+	if err := errors.Join(err, err2); err != nil || !ok {
+		return TID{}, fmt.Errorf("ctid %q: want (block,offset)", b)
 	}
-	return TID{}, fmt.Errorf("ctid %q: want (block,offset)", b)
-}
-
-// digits reads a decimal number without allocating.
-func digits(b []byte) (v uint64, ok bool) {
-	if len(b) == 0 || len(b) > 20 {
-		return 0, false
-	}
-	for _, c := range b {
-		if c < '0' || c > '9' || v > (math.MaxUint64-uint64(c-'0'))/10 {
-			return 0, false
-		}
-		v = v*10 + uint64(c-'0')
-	}
-	return v, true
+	return TID{Block: uint32(n), Offset: uint16(m)}, nil
 }
 
 // parseTime reads a timestamp as PostgreSQL prints it under our settings; one
 // without a zone counts as UTC.
 func parseTime(b []byte) (time.Time, bool) {
-	// The usual form, in UTC and with six digits or fewer.
-	if rest, ok := bytes.CutSuffix(b, []byte("+00")); ok && len(rest) >= 19 && len(rest) <= 26 {
-		if at, ok := parseUTC(rest); ok {
-			return at, true
-		}
-	}
 	s := string(b)
 	for _, layout := range []string{"2006-01-02 15:04:05.999999Z07", "2006-01-02 15:04:05.999999"} {
 		if at, err := time.Parse(layout, s); err == nil {
@@ -423,33 +402,4 @@ func parseTime(b []byte) (time.Time, bool) {
 		}
 	}
 	return time.Time{}, false
-}
-
-// parseUTC reads 2006-01-02 15:04:05, with or without a fraction, without
-// allocating. What it does not know it leaves to [time.Parse].
-func parseUTC(b []byte) (at time.Time, ok bool) {
-	if b[4] != '-' || b[7] != '-' || b[10] != ' ' || b[13] != ':' || b[16] != ':' {
-		return at, false
-	}
-	good := true
-	number := func(from, to int) int {
-		v, ok := digits(b[from:to])
-		good = good && ok
-		return int(v) //nolint:gosec // of six digits at the most
-	}
-	year, month, day := number(0, 4), number(5, 7), number(8, 10)
-	hour, minute, second := number(11, 13), number(14, 16), number(17, 19)
-	nanos := 0
-	if len(b) > 19 {
-		good = good && b[19] == '.' && len(b) > 20
-		if good {
-			nanos = number(20, len(b))
-			for range 9 - (len(b) - 20) {
-				nanos *= 10
-			}
-		}
-	}
-	at = time.Date(year, time.Month(month), day, hour, minute, second, nanos, time.UTC)
-	// 31 February is no time, and Date would make one of it.
-	return at, good && at.Day() == day && at.Month() == time.Month(month) && hour < 24 && minute < 60 && second < 60
 }

@@ -68,7 +68,7 @@ func TestAFilterChoosesRows(t *testing.T) {
 				t.Fatal(err)
 			}
 			place, oid = row.TID, row.Table
-			if row.Xid == 0 || row.Seq != "5" || !row.HasCreatedAt || !row.CreatedAt.Equal(at(5)) || row.Proven {
+			if created, ok := row.CreatedAt(); row.Xid == 0 || row.Seq != "5" || !ok || !created.Equal(at(5)) || row.Proven {
 				t.Errorf("row = %+v, want its xid, seq 5, five o'clock, not proven", row)
 			}
 		}

@@ -74,7 +74,7 @@ func (v *verification) readTable(ctx context.Context, tx pgx.Tx, t router.Table,
 		if out.StreamIndex >= 0 {
 			e.stream = uint16(out.StreamIndex) //nolint:gosec // streams are few
 		}
-		if row.Proven || row.Xid == 0 && v.proof.snapshot != "" && row.HasCreatedAt && row.CreatedAt.Before(v.proof.at.Add(-clockMargin)) {
+		if row.Proven || row.Xid == 0 && v.proof.snapshot != "" && v.longBefore(row) {
 			e.flags |= flagProven
 		}
 		switch out.Verdict {
@@ -96,6 +96,13 @@ func (v *verification) readTable(ctx context.Context, tx pgx.Tx, t router.Table,
 		}
 	}
 	return n, nil
+}
+
+// longBefore says whether a row is so much older than the proof that clocks can
+// tell.
+func (v *verification) longBefore(row *Row) bool {
+	at, ok := row.CreatedAt()
+	return ok && at.Before(v.proof.at.Add(-clockMargin))
 }
 
 // place numbers the tables that rows are found in.
