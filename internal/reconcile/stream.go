@@ -267,12 +267,13 @@ func (r *streamReader) message(seq uint64, at time.Time, subject string, h nats.
 		return nil
 	}
 	e := entry{of: ofMessage, ref: seq, stream: uint16(r.index)} //nolint:gosec // streams are few
-	id := one(h, envelope.HeaderMsgID)
-	if event := one(h, envelope.HeaderEventID); event != "" && event != id {
+	told := v.told(h, r.index, subject)
+	id := told.id
+	if told.event != "" && told.event != id {
 		e.flags |= flagForced
-		id = event
+		id = told.event
 	}
-	live, err := r.place(h, &e)
+	live, err := r.place(h, &told, &e)
 	if err != nil {
 		return fmt.Errorf("message %d: %w", seq, err)
 	}
@@ -281,45 +282,76 @@ func (r *streamReader) message(seq uint64, at time.Time, subject string, h nats.
 		if !live {
 			r.report.NotLive++
 		}
-		if one(h, envelope.HeaderLate) == "1" {
+		if told.late == "1" {
 			r.report.Late++
 		}
 	}
 	if r.events == nil {
 		return nil
 	}
-	if e.when = v.clock.parse(one(h, envelope.HeaderCreatedAt)); e.when == 0 {
+	if e.when = v.clock.parse(told.created); e.when == 0 {
 		// It does not tell; it was written before it was stored, as a rule not
 		// long before.
 		e.when = v.clock.tick(at.Add(-clockMargin))
 	}
 	e.key = v.hash.key(id)
-	d := v.hash.begin(r.index, subject)
-	for name, values := range h {
-		for _, value := range values {
-			d = v.hash.header(d, name, value)
-		}
-	}
 	size := len(body)
 	if !v.cfg.Bodies {
 		body = nil
-		if text := one(h, sizeHeader); text != "" {
-			if size, err = strconv.Atoi(text); err != nil {
+		if told.size != "" {
+			if size, err = strconv.Atoi(told.size); err != nil {
 				return fmt.Errorf("message %d: header %s: %w", seq, sizeHeader, err)
 			}
 		}
 	}
-	e.digest = uint64(v.hash.body(d, size, body))
+	e.digest = uint64(v.hash.body(told.digest, size, body))
 	var record [recordBytes]byte
 	e.encode(&record)
 	return r.events.add(&record)
 }
 
+// A told is what the headers of a message tell: the first value of each, and the
+// digest of those that are the row's to decide.
+type told struct {
+	id, event, origin, position, late, created, size string
+	digest                                           digest
+}
+
+// told goes through the headers once: to look each of them up takes longer.
+func (v *verification) told(h nats.Header, stream int, subject string) (t told) {
+	t.digest = v.hash.begin(stream, subject)
+	for name, values := range h {
+		for _, value := range values {
+			t.digest = v.hash.header(t.digest, name, value)
+		}
+		if len(values) == 0 {
+			continue
+		}
+		switch name {
+		case envelope.HeaderMsgID:
+			t.id = values[0]
+		case envelope.HeaderEventID:
+			t.event = values[0]
+		case envelope.HeaderOrigin:
+			t.origin = values[0]
+		case envelope.HeaderPosition:
+			t.position = values[0]
+		case envelope.HeaderLate:
+			t.late = values[0]
+		case envelope.HeaderCreatedAt:
+			t.created = values[0]
+		case sizeHeader:
+			t.size = values[0]
+		}
+	}
+	return t
+}
+
 // place looks at the message's position: it sees disorder, and messages that are
 // newer than the tables' snapshot.
-func (r *streamReader) place(h nats.Header, e *entry) (live bool, err error) {
-	live = one(h, envelope.HeaderOrigin) == ""
-	text := one(h, envelope.HeaderPosition)
+func (r *streamReader) place(h nats.Header, told *told, e *entry) (live bool, err error) {
+	live = told.origin == ""
+	text := told.position
 	if text == "" {
 		return live, nil
 	}
@@ -330,7 +362,7 @@ func (r *streamReader) place(h nats.Header, e *entry) (live bool, err error) {
 	if p.Epoch >= r.v.epoch && p.Commit > r.v.before {
 		e.flags |= flagNewer
 	}
-	if !live || one(h, envelope.HeaderLate) == "1" {
+	if !live || told.late == "1" {
 		return live, nil
 	}
 	if r.newest.Compare(p) >= 0 {
