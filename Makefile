@@ -166,7 +166,7 @@ check: lint test ## All that has to pass before a change is shared
 
 # Not part of check: what it finds depends on what else the machine does.
 .PHONY: bench bench-quick bench-check
-bench: postgres ## Measure everything, half an hour; writes bench/out
+bench: postgres ## Measure everything, ten minutes; writes bench/out
 	$(GO) run ./bench -suite full -out bench/out
 bench-quick: postgres ## Measure the main cases side by side, less than two minutes
 	$(GO) run ./bench -suite quick

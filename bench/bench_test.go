@@ -102,6 +102,27 @@ func TestGivenServersAreLeftAsTheyWere(t *testing.T) {
 	if err := run(t.Context(), options{at: at, w: base("three", three)}); err != nil {
 		t.Errorf("three streams: %v", err)
 	}
+	if err := run(t.Context(), options{at: at, out: out, costs: 10, steady: time.Second}); err != nil {
+		t.Fatal(err)
+	}
+	if found := left(t, at); len(found) > 0 {
+		t.Errorf("left behind by costs and steady load: %v", found)
+	}
+	if text, err = os.ReadFile(filepath.Join(out, "results.json")); err != nil {
+		t.Fatal(err)
+	}
+	var more report
+	if err := json.Unmarshal(text, &more); err != nil || len(more.Costs) != 6 || len(more.Steady) < 2 || len(more.Cases) > 0 {
+		t.Fatalf("results %+v: %v", more, err)
+	}
+	for _, c := range more.Costs {
+		if c.Rate <= 0 || c.WAL <= 0 || c.Plain <= 0 {
+			t.Errorf("cost %+v has no figures", c)
+		}
+	}
+	if last := more.Steady[len(more.Steady)-1]; last.Rows == 0 || last.TableMB <= 0 || last.IndexMB <= 0 {
+		t.Errorf("sample %+v has no figures", last)
+	}
 
 	// What is there already is not touched.
 	db, err := pgx.Connect(t.Context(), at.database)

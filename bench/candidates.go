@@ -150,7 +150,7 @@ func read(ctx context.Context, j job) error {
 func runRecvlogical(ctx context.Context, j job) error {
 	program := "pg_recvlogical"
 	if version, err := pgbin.DefaultVersion(); err == nil {
-		if dir, ok := pgbin.Find(version); ok { //nolint:contextcheck // it asks a program for its version; else that of the path is taken
+		if dir, ok := pgbin.Find(version); ok { //nolint:contextcheck // its look at a version bounds itself; else that of the path is taken
 			program = filepath.Join(dir, program)
 		}
 	}

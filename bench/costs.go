@@ -2,18 +2,13 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
-	"github.com/nats-io/nats.go/jetstream"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/walrelay/walrelay/migrations"
@@ -37,8 +32,8 @@ const (
 	orderTable  = schema + ".bench_order"
 
 	costWriters      = 4
-	costTransactions = 1500 // of each writer
 	costRounds       = 5
+	costTransactions = 1500 // of each writer, each time
 )
 
 // noEvent is the service's transaction alone.
@@ -59,9 +54,9 @@ func ways(relayed bool) []way {
 		way{"logical message", `SELECT pg_logical_emit_message(true, 'bench', jsonb_build_object('id', gen_random_uuid(), 'of', $1::text, 'x', repeat('x', 236))::text)`})
 }
 
-// measureCosts lets services write, each way in turn, without a relay and with
+// measureCosts lets services write, so many transactions each way in turn, without a relay and with
 // one behind them. Commits are flushed to disk.
-func measureCosts(ctx context.Context, at given) (all []cost, err error) {
+func measureCosts(ctx context.Context, at given, transactions int) ([]cost, error) {
 	w := base("costs")
 	w.Rows, w.PerTx, w.Flushed = 1, 1, true
 	g, err := newGround(ctx, w, at)
@@ -79,77 +74,24 @@ func measureCosts(ctx context.Context, at given) (all []cost, err error) {
 	if _, err := g.db.Exec(ctx, `CREATE TABLE `+orderTable+` (id bigint GENERATED ALWAYS AS IDENTITY PRIMARY KEY, customer text, total int)`); err != nil {
 		return nil, fmt.Errorf("make the service's table: %w", err)
 	}
-	for _, relayed := range []bool{false, true} {
-		if relayed {
-			stop, err := g.follow(ctx)
-			if err != nil {
-				return nil, err
-			}
-			defer func() { err = errors.Join(err, stop()) }()
-		}
-		found, err := g.costs(ctx, relayed)
-		if err != nil {
-			return nil, err
-		}
-		all = append(all, found...)
+	alone, err := g.costs(ctx, false, transactions)
+	if err != nil {
+		return nil, err
 	}
-	return all, nil
+	_, stop, err := g.follow(ctx, job{Candidate: relay, Source: prefix + "costs"})
+	if err != nil {
+		return nil, err
+	}
+	beside, err := g.costs(ctx, true, transactions)
+	return append(alone, beside...), errors.Join(err, stop())
 }
 
-// follow starts a relay behind what is written.
-func (g *ground) follow(ctx context.Context, change ...func(*job)) (stop func() error, err error) {
-	source := prefix + "follower"
-	if _, err := g.db.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, source); err != nil {
-		return nil, fmt.Errorf("make the slot: %w", err)
-	}
-	stream := strings.ToUpper(source)
-	after := context.WithoutCancel(ctx)
-	drop := func() error {
-		_, err := g.db.Exec(after, `SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1 AND active`, source)
-		if err == nil {
-			_, err = g.db.Exec(after, `SELECT pg_drop_replication_slot($1)`, source)
-		}
-		return errors.Join(err, g.js.DeleteStream(after, stream))
-	}
-	if _, err := g.js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"outbox." + source + ".>"}}); err != nil {
-		return nil, fmt.Errorf("make stream %s: %w", stream, err)
-	}
-	j := job{Candidate: relay, Database: g.url, NATS: g.nats, Source: source, Schema: schema}
-	for _, f := range change {
-		f(&j)
-	}
-	task, err := json.Marshal(j)
-	if err != nil {
-		return nil, fmt.Errorf("encode the candidate's task: %w", err)
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return nil, fmt.Errorf("find this program: %w", err)
-	}
-	cmd := exec.CommandContext(after, exe, "candidate", string(task))
-	cmd.Stderr = os.Stderr
-	if err := g.launch(cmd); err != nil {
-		return nil, errors.Join(fmt.Errorf("start the relay: %w", err), drop())
-	}
-	stop = func() error {
-		_ = cmd.Process.Signal(os.Interrupt)
-		return errors.Join(cmd.Wait(), drop())
-	}
-	if _, err := g.write(ctx, 0, warming, warming); err != nil {
-		return nil, errors.Join(err, stop())
-	}
-	if err := g.await(ctx, stream, warming); err != nil {
-		return nil, errors.Join(err, stop())
-	}
-	return stop, nil
-}
-
-func (g *ground) costs(ctx context.Context, relayed bool) (all []cost, err error) {
+func (g *ground) costs(ctx context.Context, relayed bool, transactions int) (all []cost, err error) {
 	list := ways(relayed)
 	rates, bytes, ratios := make([][]float64, len(list)), make([][]float64, len(list)), make([][]float64, len(list))
 	for round := range costRounds {
 		for i, w := range list {
-			rate, wal, err := g.transact(ctx, w.sql)
+			rate, wal, err := g.transact(ctx, w.sql, transactions)
 			if err != nil {
 				return nil, fmt.Errorf("%s: %w", w.name, err)
 			}
@@ -170,7 +112,7 @@ func (g *ground) costs(ctx context.Context, relayed bool) (all []cost, err error
 }
 
 // transact has several writers do their transactions, each with the statement.
-func (g *ground) transact(ctx context.Context, statement string) (rate, wal float64, err error) {
+func (g *ground) transact(ctx context.Context, statement string, transactions int) (rate, wal float64, err error) {
 	place := func() (n int64, err error) {
 		err = g.db.QueryRow(ctx, `SELECT (pg_current_wal_insert_lsn() - '0/0')::bigint`).Scan(&n)
 		return n, err
@@ -190,7 +132,7 @@ func (g *ground) transact(ctx context.Context, statement string) (rate, wal floa
 	each, within := errgroup.WithContext(ctx)
 	for _, conn := range conns {
 		each.Go(func() error {
-			for i := range costTransactions {
+			for i := range transactions {
 				err := pgx.BeginFunc(within, conn, func(tx pgx.Tx) error {
 					if _, err := tx.Exec(within, `INSERT INTO `+orderTable+` (customer, total) VALUES ($1, $2)`, "ann", i); err != nil {
 						return err
@@ -216,7 +158,7 @@ func (g *ground) transact(ctx context.Context, statement string) (rate, wal floa
 	if err != nil {
 		return 0, 0, fmt.Errorf("ask for the end of WAL: %w", err)
 	}
-	const n = costWriters * costTransactions
+	n := float64(costWriters * transactions)
 	return n / took.Seconds(), float64(to-from) / n, nil
 }
 

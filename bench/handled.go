@@ -84,25 +84,33 @@ func (h *handling) end(ctx context.Context) error {
 	return errors.Join(err, dropped)
 }
 
-// times gives for each row from first on how long its effect's commit came after
-// the begin of its own. It waits for them.
-func (h *handling) times(ctx context.Context, first int, wrote writing) (took []float64, err error) {
+// await waits until there are n effects.
+func (h *handling) await(ctx context.Context, n int) error {
 	ctx, cancel := context.WithTimeout(ctx, 2*time.Minute)
 	defer cancel()
 	tick := time.NewTicker(50 * time.Millisecond)
 	defer tick.Stop()
-	for n := 0; n < first+len(wrote.at); {
+	for got := 0; got < n; {
 		select {
 		case err := <-h.done:
 			h.done <- err
-			return nil, fmt.Errorf("the consumer ended too early: %w", err)
+			return fmt.Errorf("the consumer ended too early: %w", err)
 		case <-ctx.Done():
-			return nil, fmt.Errorf("wait for the effects: %w", ctx.Err())
+			return fmt.Errorf("wait for the effects: %w", ctx.Err())
 		case <-tick.C:
 		}
-		if err := h.pool.QueryRow(ctx, `SELECT count(*) FROM `+effectTable).Scan(&n); err != nil {
-			return nil, fmt.Errorf("count the effects: %w", err)
+		if err := h.pool.QueryRow(ctx, `SELECT count(*) FROM `+effectTable).Scan(&got); err != nil {
+			return fmt.Errorf("count the effects: %w", err)
 		}
+	}
+	return nil
+}
+
+// times gives for each row from first on how long its effect's commit came after
+// the begin of its own. It waits for them.
+func (h *handling) times(ctx context.Context, first int, wrote writing) (took []float64, err error) {
+	if err := h.await(ctx, first+len(wrote.at)); err != nil {
+		return nil, err
 	}
 	rows, err := h.pool.Query(ctx, `SELECT n, pg_xact_commit_timestamp(xmin) FROM `+effectTable+` WHERE n >= $1`, first)
 	if err != nil {

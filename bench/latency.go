@@ -2,12 +2,9 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"io"
-	"os"
-	"os/exec"
 	"slices"
 	"strconv"
 	"strings"
@@ -51,9 +48,6 @@ func ratesOf(o options) (rates []int, err error) {
 	return rates, nil
 }
 
-// warming is how many commits show that a candidate is there.
-const warming = 100
-
 // measureLatency lets prototype and relay follow commits at the same rate, and
 // then a relay with a consumer.
 func measureLatency(ctx context.Context, at given, rate int, lasts time.Duration) ([]latency, error) {
@@ -79,52 +73,24 @@ func measureLatency(ctx context.Context, at given, rate int, lasts time.Duration
 
 func (g *ground) latency(ctx context.Context, name string, rate int, lasts time.Duration) (l latency, err error) {
 	source := prefix + "latency_" + name
-	if _, err := g.db.Exec(ctx, `SELECT pg_create_logical_replication_slot($1, 'pgoutput')`, source); err != nil {
-		return l, fmt.Errorf("make the slot: %w", err)
-	}
-	stream := strings.ToUpper(source)
-	if _, err := g.js.CreateStream(ctx, jetstream.StreamConfig{Name: stream, Subjects: []string{"outbox." + source + ".>"}}); err != nil {
-		return l, fmt.Errorf("make stream %s: %w", stream, err)
-	}
-	after := context.WithoutCancel(ctx)
-	defer func() {
-		_, dropped := g.db.Exec(after, `SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1 AND active`, source)
-		if dropped == nil {
-			_, dropped = g.db.Exec(after, `SELECT pg_drop_replication_slot($1)`, source)
-		}
-		err = errors.Join(err, dropped, g.js.DeleteStream(after, stream))
-	}()
-	var h *handling
 	candidate := name
 	if name == handled {
 		candidate = relay
+	}
+	stream, stop, err := g.follow(ctx, job{Candidate: candidate, Source: source})
+	if err != nil {
+		return l, err
+	}
+	defer func() { err = errors.Join(err, stop()) }()
+	var h *handling
+	if name == handled {
 		if h, err = g.handle(ctx, stream, rate); err != nil {
 			return l, err
 		}
-		defer func() { err = errors.Join(err, h.end(after)) }()
-	}
-	task, err := json.Marshal(job{Candidate: candidate, Database: g.url, NATS: g.nats, Source: source, Schema: schema})
-	if err != nil {
-		return l, fmt.Errorf("encode the candidate's task: %w", err)
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return l, fmt.Errorf("find this program: %w", err)
-	}
-	cmd := exec.CommandContext(after, exe, "candidate", string(task))
-	cmd.Stderr = os.Stderr
-	if err := g.launch(cmd); err != nil {
-		return l, fmt.Errorf("start the candidate: %w", err)
-	}
-	defer func() {
-		_ = cmd.Process.Signal(os.Interrupt)
-		err = errors.Join(err, cmd.Wait())
-	}()
-	if _, err := g.write(ctx, 0, warming, warming); err != nil {
-		return l, err
-	}
-	if err := g.await(ctx, stream, warming); err != nil {
-		return l, err
+		defer func() { err = errors.Join(err, h.end(context.WithoutCancel(ctx))) }()
+		if err := h.await(ctx, warming); err != nil {
+			return l, err
+		}
 	}
 	n := max(1, int(float64(rate)*lasts.Seconds()))
 	wrote, err := g.write(ctx, warming, n, rate)

@@ -30,7 +30,7 @@ type options struct {
 	suite, out, compare string
 	latency             string
 	lasts, steady       time.Duration
-	costs               bool
+	costs               int // transactions of each writer; 0 measures none
 	w                   workload
 }
 
@@ -54,7 +54,10 @@ func start() error {
 	flag.StringVar(&o.out, "out", "", "folder to write results.json and results.svg to")
 	flag.StringVar(&o.compare, "compare", "", "a file of ratios to compare with; fails where one is worse than its noise allows")
 	flag.StringVar(&o.latency, "latency", "", "commits a second, separated by commas: measure the time from commit to stored at each")
-	flag.BoolVar(&o.costs, "costs", false, "measure what an event costs the service that writes it, and no backlog")
+	flag.BoolFunc("costs", "measure what an event costs the service that writes it, and no backlog", func(string) error {
+		o.costs = costTransactions
+		return nil
+	})
 	flag.DurationVar(&o.steady, "steady", 0, "for how long to look at the outbox's size under a steady load, and measure no backlog")
 	flag.DurationVar(&o.lasts, "latency-time", 5*time.Second, "how long commits come at each of these rates")
 	flag.IntVar(&o.w.Rows, "rows", o.w.Rows, "rows of the backlog")
@@ -86,7 +89,7 @@ func run(ctx context.Context, o options) error {
 	cases := []workload{o.w}
 	switch o.suite {
 	case "":
-		if o.costs || o.steady > 0 {
+		if o.costs > 0 || o.steady > 0 {
 			cases = nil
 		}
 	case "quick":
@@ -125,9 +128,12 @@ func run(ctx context.Context, o options) error {
 		report.Latency = append(report.Latency, found...)
 	}
 	printLatency(os.Stdout, report.Latency)
-	if o.costs || o.suite == "full" {
+	if o.suite == "full" {
+		o.costs = costTransactions
+	}
+	if o.costs > 0 {
 		say("what an event costs the service")
-		if report.Costs, err = measureCosts(ctx, o.at); err != nil {
+		if report.Costs, err = measureCosts(ctx, o.at, o.costs); err != nil {
 			return fmt.Errorf("costs of the service: %w", err)
 		}
 		printCosts(os.Stdout, report.Costs)

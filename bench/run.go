@@ -2,7 +2,6 @@ package main
 
 import (
 	"context"
-	"encoding/json"
 	"errors"
 	"fmt"
 	"os"
@@ -26,12 +25,7 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 	}
 	after := context.WithoutCancel(ctx)
 	defer func() {
-		// It stays active until PostgreSQL has seen the candidate go.
-		_, dropped := g.db.Exec(after, `SELECT pg_terminate_backend(active_pid, 5000) FROM pg_replication_slots WHERE slot_name = $1 AND active`, source)
-		if dropped == nil {
-			_, dropped = g.db.Exec(after, `SELECT pg_drop_replication_slot($1)`, source)
-		}
-		err = errors.Join(err, dropped)
+		err = errors.Join(err, g.dropSlot(after, source))
 	}()
 	streams, types := g.w.streams(source)
 	for i, stream := range streams {
@@ -52,23 +46,13 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 	if err != nil {
 		return m, err
 	}
-	task, err := json.Marshal(job{
-		Candidate: name, Database: g.url, NATS: g.nats, Source: source, Schema: schema, Rows: rows, Size: g.w.Size, End: end, Lanes: g.w.Lanes, Batches: g.w.Batches,
-		Streams: streams, Types: types,
-	})
-	if err != nil {
-		return m, fmt.Errorf("encode the candidate's task: %w", err)
-	}
-	exe, err := os.Executable()
-	if err != nil {
-		return m, fmt.Errorf("find this program: %w", err)
-	}
-	cmd := exec.CommandContext(after, exe, "candidate", string(task))
-	cmd.Stderr = os.Stderr
 	before := g.serversCPU()
 	started := time.Now()
-	if err := g.launch(cmd); err != nil {
-		return m, fmt.Errorf("start the candidate: %w", err)
+	cmd, err := g.launch(ctx, job{
+		Candidate: name, Source: source, Rows: rows, Size: g.w.Size, End: end, Lanes: g.w.Lanes, Batches: g.w.Batches, Streams: streams, Types: types,
+	})
+	if err != nil {
+		return m, err
 	}
 	took, err := g.finish(ctx, cmd, name, streams, rows, started)
 	if err != nil {
@@ -84,15 +68,6 @@ func (g *ground) measure(ctx context.Context, name string, round int) (m measure
 		}
 	}
 	return m, nil
-}
-
-// launch starts the candidate. Where the servers are ours they see to it that it
-// ends with us; else its own signal handling must do.
-func (g *ground) launch(cmd *exec.Cmd) error {
-	if g.env != nil {
-		return g.env.Child(cmd)
-	}
-	return cmd.Start()
 }
 
 func measured(cmd *exec.Cmd, rows int, took, servers time.Duration) measurement {

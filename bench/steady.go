@@ -38,7 +38,7 @@ func measureSteady(ctx context.Context, at given, lasts time.Duration) (all []sa
 		return nil, err
 	}
 	defer g.close()
-	stop, err := g.follow(ctx, func(j *job) { j.Retention = steadyRetention })
+	_, stop, err := g.follow(ctx, job{Candidate: relay, Source: prefix + "steady", Retention: steadyRetention})
 	if err != nil {
 		return nil, err
 	}

@@ -175,7 +175,7 @@ func (c *Cleaner) drop(ctx context.Context, p *partition, done *Result) error {
 			if !may {
 				return errStays
 			}
-			_, err := tx.Exec(ctx, `SELECT `+function(p.root, "drop_partition")+`($1::oid::regclass, $2)`, p.oid, int32(c.DropWait.Milliseconds())) //nolint:gosec // a second at the most
+			_, err := tx.Exec(ctx, `SELECT `+function(p.root, "drop_partition")+`($1::oid::regclass, $2)`, p.oid, c.DropWait.Milliseconds())
 			return err
 		})
 		if !held || !locked(err) {
