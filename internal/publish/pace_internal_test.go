@@ -76,7 +76,7 @@ func TestAServerThatIsSlowForEachMessageIsRecognised(t *testing.T) {
 		t.Error("not recognised by its bursts")
 	}
 	p.measured(20 * time.Millisecond)
-	if bursts(100, 30*time.Millisecond) {
+	if bursts(2, 140*time.Millisecond) || bursts(100, 30*time.Millisecond) {
 		t.Error("a long way is taken for a slow server")
 	}
 	p.measured(time.Millisecond)
