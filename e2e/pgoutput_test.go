@@ -147,7 +147,7 @@ func TestA21EachInsertIsOneEventAndNothingElseIs(t *testing.T) {
 		"insert":                "INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(2) + ", 'order', 'x', 'plain', '{}')",
 		"on conflict nothing":   "INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(3) + ", 'order', 'x', 'upsert', '{}'), (" + id(3) + ", 'order', 'x', 'upsert', '{}') ON CONFLICT DO NOTHING",
 		"on conflict update":    "INSERT INTO walrelay.outbox " + columns + " VALUES (" + id(4) + ", 'order', 'x', 'upsert2', '{}') ON CONFLICT (id) DO UPDATE SET payload = '1'",
-		"merge":                 "MERGE INTO walrelay.outbox o USING e2e.source s ON o.aggregate_id = s.name WHEN NOT MATCHED THEN INSERT (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', s.name, 'merged', '{}')",
+		"merge":                 "MERGE INTO walrelay.outbox o USING e2e.source s ON o.aggregate_id = 'merge ' || s.name WHEN NOT MATCHED THEN INSERT (aggregate_type, aggregate_id, event_type, payload) VALUES ('order', 'merge ' || s.name, 'merged', '{}')",
 		"insert select":         "INSERT INTO walrelay.outbox (aggregate_type, aggregate_id, event_type, payload) SELECT 'order', name, 'selected', '{}' FROM e2e.source",
 		"function of migration": "SELECT walrelay.append('order', 'x', 'appended', '{}')",
 	} {
