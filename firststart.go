@@ -263,17 +263,10 @@ func (s *session) backfill(ctx context.Context, j *job.Job) error {
 			return fmt.Errorf("the backfill waits for stream %q: %s", st.name, st.pub.Status().Reason)
 		}
 	}
-	first := map[string]uint64{}
-	for _, st := range s.streams {
-		first[st.name] = st.base.LastSeq
-	}
-	do := func(f func(context.Context, *pgx.Conn) error) error { return s.sql.do(ctx, f) }
-	err := do(func(ctx context.Context, conn *pgx.Conn) error {
-		return job.Start(ctx, conn, s.cfg.Schema, j, s.id, first, s.fence)
-	})
-	if err != nil {
+	if err := s.startJob(ctx, j); err != nil {
 		return err
 	}
+	do := func(f func(context.Context, *pgx.Conn) error) error { return s.sql.do(ctx, f) }
 	s.r.state.set(ctx, StateWaiting, "backfill: publishing the rows that were there before the slot")
 	r := s.newRepair(job.Backfill, j.ID, false)
 	defer r.end()

@@ -172,16 +172,8 @@ func (s *session) askedToHeal(ctx context.Context, j *job.Job) error {
 // beginJob notes that a job runs. It gives a reader of the events that it has
 // sent already, in this session or an earlier one.
 func (s *session) beginJob(ctx context.Context, j *job.Job) (sent func(context.Context, func(keyed) error) error, err error) {
-	first := s.ends()
-	for name, before := range j.FirstSequence {
-		if end, some := first[name]; some && end < before {
-			j.FirstSequence[name] = end // the stream has lost what was behind
-		}
-	}
 	again := len(j.FirstSequence) > 0
-	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		return job.Start(ctx, conn, s.cfg.Schema, j, s.id, first, s.fence)
-	})
+	err = s.startJob(ctx, j)
 	s.lookSoon()
 	origin := originOf(j.Kind, j.ID)
 	return func(ctx context.Context, note func(keyed) error) error {
@@ -201,6 +193,22 @@ func (s *session) beginJob(ctx context.Context, j *job.Job) (sent func(context.C
 		}
 		return nil
 	}, err
+}
+
+// startJob notes that a job runs, and from where its events are to be looked for.
+func (s *session) startJob(ctx context.Context, j *job.Job) error {
+	ends := s.ends()
+	if len(j.FirstSequence) == 0 {
+		j.FirstSequence = ends
+	}
+	for name, before := range j.FirstSequence {
+		if end, some := ends[name]; some && end < before {
+			j.FirstSequence[name] = end // the stream has lost what was behind
+		}
+	}
+	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return job.Start(ctx, conn, s.cfg.Schema, j, s.id, s.fence)
+	})
 }
 
 // A coverage says what subjects each stream takes, by its index. What none takes

@@ -165,7 +165,7 @@ func TestImagesHaveVersions(t *testing.T) {
 
 func TestTheConsumerGetsTheSettingsThatItReads(t *testing.T) {
 	t.Parallel()
-	program, err := os.ReadFile(root + "/examples/node/consumer.js")
+	program, err := os.ReadFile(root + "/examples/node/consumer.ts")
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -1,12 +1,12 @@
-// Command node runs a consumer that is written in JavaScript, kills it, lets
+// Command node runs a consumer that is written in TypeScript, kills it, lets
 // everything be delivered again, and counts: each event was applied once.
 //
 //	go run ./examples/node
 //
-// The consumer is consumer.js, with the official clients of NATS and
+// The consumer is consumer.ts, with the official clients of NATS and
 // PostgreSQL; its receipts come from walrelay's SQL function. It needs Node 18
-// or newer and npm, which installs the clients into a temporary folder. The
-// program starts servers of its own and removes them afterwards.
+// or newer and npm, which installs the clients and the compiler into a temporary
+// folder. The program starts servers of its own and removes them afterwards.
 package main
 
 import (
@@ -28,7 +28,7 @@ import (
 	"github.com/walrelay/walrelay/outbox"
 )
 
-//go:embed consumer.js package.json package-lock.json .npmrc
+//go:embed consumer.ts tsconfig.json package.json package-lock.json .npmrc
 var program embed.FS
 
 //go:embed schema.sql
@@ -56,7 +56,7 @@ var placed = outbox.Type[Order]("order", "order.placed")
 const (
 	orders   = 300
 	later    = 10        // orders that come while their table is away
-	consumer = "loyalty" // as in consumer.js
+	consumer = "loyalty" // as in consumer.ts
 )
 
 func run(ctx context.Context, out io.Writer) (err error) {
@@ -73,13 +73,13 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	}
 	say := func(format string, args ...any) { fmt.Fprintf(out, format+"\n", args...) }
 
-	say("1. npm installs the clients of NATS and PostgreSQL into a temporary folder.")
+	say("1. npm installs the clients of NATS and PostgreSQL into a temporary folder, and compiles the consumer.")
 	n := &nodeConsumer{box: box, dir: filepath.Join(box.Dir(), "node"), out: out}
 	defer n.kill()
 	if err := n.install(ctx); err != nil {
 		return err
 	}
-	say("2. A service places %d orders; a consumer in JavaScript counts points for them.", orders)
+	say("2. A service places %d orders; a consumer in TypeScript counts points for them.", orders)
 	if err := place(ctx, box, orders); err != nil {
 		return err
 	}
@@ -131,7 +131,7 @@ func run(ctx context.Context, out io.Writer) (err error) {
 	return n.stop()
 }
 
-// needNode says what is missing on a machine that cannot run JavaScript.
+// needNode says what is missing on a machine that cannot run the consumer.
 func needNode(ctx context.Context) error {
 	for _, name := range []string{"node", "npm"} {
 		if _, err := exec.LookPath(name); err != nil {

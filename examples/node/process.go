@@ -6,16 +6,14 @@ import (
 	"errors"
 	"fmt"
 	"io"
-	"io/fs"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"syscall"
 
 	"github.com/walrelay/walrelay/examples/internal/sandbox"
 )
 
-// A nodeConsumer is consumer.js in a folder with its clients, and the process
+// A nodeConsumer is consumer.ts in a folder with its clients, and the process
 // that runs it.
 type nodeConsumer struct {
 	box *sandbox.Sandbox
@@ -26,25 +24,24 @@ type nodeConsumer struct {
 	said *bytes.Buffer
 }
 
-// install copies the program and lets npm fetch its clients.
+// install copies the program, lets npm fetch its clients, and compiles it.
 func (n *nodeConsumer) install(ctx context.Context) error {
-	if err := os.MkdirAll(n.dir, 0o700); err != nil {
-		return fmt.Errorf("make the program's folder: %w", err)
-	}
-	for _, name := range []string{"consumer.js", "package.json", "package-lock.json", ".npmrc"} {
-		text, err := fs.ReadFile(program, name)
-		if err != nil {
-			return fmt.Errorf("read %s: %w", name, err)
-		}
-		if err := os.WriteFile(filepath.Join(n.dir, name), text, 0o600); err != nil {
-			return fmt.Errorf("copy %s: %w", name, err)
-		}
+	if err := os.CopyFS(n.dir, program); err != nil {
+		return fmt.Errorf("copy the program: %w", err)
 	}
 	// The versions of the lock file, and none of their scripts.
-	npm := exec.CommandContext(ctx, "npm", "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--no-update-notifier", "--prefer-offline", "--loglevel=error")
-	npm.Dir = n.dir
-	if text, err := npm.CombinedOutput(); err != nil {
-		return fmt.Errorf("npm ci: %w: %s", err, bytes.TrimSpace(text))
+	err := n.npm(ctx, "ci", "--ignore-scripts", "--no-audit", "--no-fund", "--prefer-offline")
+	if err != nil {
+		return err
+	}
+	return n.npm(ctx, "run", "build")
+}
+
+func (n *nodeConsumer) npm(ctx context.Context, args ...string) error {
+	cmd := exec.CommandContext(ctx, "npm", append(args, "--no-update-notifier", "--loglevel=error")...)
+	cmd.Dir = n.dir
+	if text, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("npm %s: %w: %s", args[0], err, bytes.TrimSpace(text))
 	}
 	return nil
 }
@@ -52,7 +49,7 @@ func (n *nodeConsumer) install(ctx context.Context) error {
 // start begins to consume.
 func (n *nodeConsumer) start() error {
 	n.said = &bytes.Buffer{}
-	cmd := exec.Command("node", "consumer.js") //nolint:noctx // it is stopped by signals, as a service is
+	cmd := exec.Command("node", "dist/consumer.js") //nolint:noctx // it is stopped by signals, as a service is
 	cmd.Dir = n.dir
 	cmd.Env = append(os.Environ(), "DATABASE_URL="+n.box.DatabaseURL, "NATS_URL="+n.box.NATS(),
 		"STREAM="+sandbox.Stream, "SUBJECT=outbox."+sandbox.Source+".order.>", "CONSUMER="+consumer)

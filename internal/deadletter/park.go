@@ -133,6 +133,26 @@ func Waiting(ctx context.Context, q Querier, schema string, first int64, limit i
 	return found, nil
 }
 
+// WaitingOf gives those of the events that wait behind a first letter, with the
+// ids of their letters.
+func WaitingOf(ctx context.Context, q Querier, schema string, first int64, events []string) (map[string]int64, error) {
+	found := map[string]int64{}
+	rows, err := q.Query(ctx, `SELECT event_id, id FROM `+letterTable(schema)+`
+		WHERE parked_behind = $1 AND id <> $1 AND resolved_at IS NULL AND event_id = ANY ($2)`, first, events)
+	if err == nil {
+		var event string
+		var id int64
+		_, err = pgx.ForEachRow(rows, []any{&event, &id}, func() error {
+			found[event] = id
+			return nil
+		})
+	}
+	if err != nil {
+		return nil, fmt.Errorf("look which events are parked behind dead letter %d: %w", first, err)
+	}
+	return found, nil
+}
+
 // A Resolution says what became of a letter.
 type Resolution struct {
 	ID int64

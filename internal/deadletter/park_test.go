@@ -2,6 +2,7 @@ package deadletter_test
 
 import (
 	"errors"
+	"maps"
 	"slices"
 	"testing"
 
@@ -94,6 +95,10 @@ func TestAReleasedLetterIsResolvedOnceAndARefusedOneTakesTheRestBehindIt(t *test
 	id := first(t, conn, of("1", 1))
 	for i := range uint64(3) {
 		behind(t, conn, of("1", 2+i), id)
+	}
+	events := []string{of("1", 1).EventID, of("1", 2).EventID, of("1", 4).EventID, of("1", 9).EventID}
+	if got, err := deadletter.WaitingOf(t.Context(), conn, "walrelay", id, events); err != nil || !maps.Equal(got, map[string]int64{events[1]: id + 1, events[2]: id + 3}) {
+		t.Errorf("WaitingOf(%v) = %v, %v; want letters %d and %d", events, got, err, id+1, id+3)
 	}
 	done := []deadletter.Resolution{{ID: id + 1, How: deadletter.Released, Sequence: 7}, {ID: id, How: "discarded"}}
 	if err := deadletter.Settle(t.Context(), conn, "walrelay", done, "x", open); err != nil {

@@ -47,8 +47,9 @@ type Job struct {
 	Arguments Arguments
 	State     string
 	Progress  Progress
-	// FirstSequence is, for each stream, its last sequence before the job sent
-	// anything: a crash is followed by a look for the job's events from there.
+	// FirstSequence is, for each stream, its last sequence before what the job
+	// has sent and not accounted for: a crash is followed by a look for the job's
+	// events from there.
 	FirstSequence map[string]uint64
 	Error         string
 	AskedBy       string
@@ -170,11 +171,8 @@ func list(ctx context.Context, q Querier, source, query string, args ...any) ([]
 type Fence func(ctx context.Context, tx pgx.Tx) error
 
 // Start says that the job runs now, and from where its events are to be looked
-// for after a crash. A job that ran before keeps where it began.
-func Start(ctx context.Context, conn *pgx.Conn, schema string, j *Job, session uuid.UUID, first map[string]uint64, fence Fence) error {
-	if len(j.FirstSequence) == 0 {
-		j.FirstSequence = first
-	}
+// for after a crash.
+func Start(ctx context.Context, conn *pgx.Conn, schema string, j *Job, session uuid.UUID, fence Fence) error {
 	text, err := json.Marshal(j.FirstSequence)
 	if err != nil {
 		return fmt.Errorf("start job %d: %w", j.ID, err)
@@ -184,13 +182,15 @@ func Start(ctx context.Context, conn *pgx.Conn, schema string, j *Job, session u
 		started_at = coalesce(started_at, clock_timestamp()), updated_at = clock_timestamp() WHERE id = $1`, session, text)
 }
 
-// Note writes how far the job is.
+// Note writes how far the job is, and from where its events are to be looked for.
 func Note(ctx context.Context, conn *pgx.Conn, schema string, j *Job, fence Fence) error {
-	text, err := json.Marshal(j.Progress)
-	if err != nil {
+	progress, err := json.Marshal(j.Progress)
+	first, err2 := json.Marshal(j.FirstSequence)
+	if err := errors.Join(err, err2); err != nil {
 		return fmt.Errorf("note job %d: %w", j.ID, err)
 	}
-	return write(ctx, conn, "note", j.ID, fence, `UPDATE `+table(schema)+` SET progress = $2, updated_at = clock_timestamp() WHERE id = $1`, text)
+	return write(ctx, conn, "note", j.ID, fence, `UPDATE `+table(schema)+` SET progress = $2, first_sequence = $3, updated_at = clock_timestamp()
+		WHERE id = $1`, progress, first)
 }
 
 // End says how the job ended: nil for well.

@@ -1,13 +1,13 @@
-// @ts-check
-// A consumer in JavaScript that makes each effect happen once. The receipt is
+// A consumer in TypeScript that makes each effect happen once. The receipt is
 // taken by the SQL function walrelay.receive, in the transaction of the effect.
 //
-//   DATABASE_URL=... NATS_URL=... node consumer.js
+//   npm ci && npm run build
+//   DATABASE_URL=... NATS_URL=... npm start
 //
 // The order of things is what counts: begin, receipt, effect, commit,
 // acknowledge. docs/consumers.md tells what goes wrong in any other.
 
-import { AckPolicy, jetstream, jetstreamManager } from "@nats-io/jetstream";
+import { AckPolicy, jetstream, jetstreamManager, type JsMsg } from "@nats-io/jetstream";
 import { connect, nanos } from "@nats-io/transport-node";
 import pg from "pg";
 
@@ -21,13 +21,15 @@ const name = process.env.CONSUMER ?? "loyalty";
 const ackWait = 30_000;
 const slowest = 60_000; // between attempts
 
-/**
- * The effect: it adds, so that doing it twice would be wrong. All that it
- * writes goes through `db`.
- * @param {pg.PoolClient} db
- * @param {{customer: string, cents: number}} order
- */
-async function apply(db, order) {
+// What an event's body is.
+interface Order {
+  customer: string;
+  cents: number;
+}
+
+// The effect: it adds, so that doing it twice would be wrong. All that it
+// writes goes through db.
+async function apply(db: pg.PoolClient, order: Order): Promise<void> {
   await db.query(
     `INSERT INTO loyalty AS l (customer, points) VALUES ($1, $2)
      ON CONFLICT (customer) DO UPDATE SET points = l.points + excluded.points`,
@@ -35,33 +37,28 @@ async function apply(db, order) {
   );
 }
 
-/**
- * Applies one message in one transaction.
- * @param {import("@nats-io/jetstream").JsMsg} m
- * @param {string} id the event's id
- * @returns {Promise<boolean>} whether the event was new
- */
-async function once(m, id) {
+// Applies the event of this id in one transaction, and says whether it was new.
+async function once(m: JsMsg, id: string): Promise<boolean> {
   const db = await pool.connect();
-  let broken;
+  let broken: Error | undefined;
   try {
     await db.query("BEGIN");
-    const { rows } = await db.query("SELECT walrelay.receive($1, $2, $3, $4) AS new", [name, id, stream, m.seq]);
-    if (rows[0].new) await apply(db, m.json());
+    const { rows } = await db.query<{ new: boolean }>("SELECT walrelay.receive($1, $2, $3, $4) AS new", [name, id, stream, m.seq]);
+    const fresh = rows[0]!.new; // a function's result is one row
+    if (fresh) await apply(db, m.json<Order>());
     await db.query("COMMIT");
-    return rows[0].new;
+    return fresh;
   } catch (err) {
     // Also where COMMIT itself failed, and nobody knows whether it took
     // effect: the message comes again, and the receipt knows.
-    broken = await db.query("ROLLBACK").then(() => undefined, (e) => e);
+    broken = await db.query("ROLLBACK").then(() => undefined, (e: Error) => e);
     throw err;
   } finally {
     db.release(broken); // a connection that cannot roll back is thrown away
   }
 }
 
-/** @param {import("@nats-io/jetstream").JsMsg} m */
-async function handle(m) {
+async function handle(m: JsMsg): Promise<void> {
   // The second header is there only where a replay forced a new Nats-Msg-Id.
   const id = m.headers?.get("Walrelay-Event-Id") || m.headers?.get("Nats-Msg-Id");
   if (!id || m.headers?.get("Walrelay-Event-Type") !== "order.placed") {
@@ -106,7 +103,7 @@ await jsm.consumers.add(stream, {
 
 const consumer = await jetstream(nc).consumers.get(stream, name);
 const messages = await consumer.consume({ max_messages: 100 });
-for (const signal of /** @type {const} */ (["SIGINT", "SIGTERM"])) {
+for (const signal of ["SIGINT", "SIGTERM"] as const) {
   process.once(signal, () => messages.stop());
 }
 console.log(`consumer ${name}: started`);
