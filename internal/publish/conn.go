@@ -290,10 +290,17 @@ func (c *Conn) build(closed chan struct{}) (*nats.Conn, error) {
 	if err != nil {
 		return nil, err
 	}
-	c.mu.Lock()
-	c.nc = nc
-	c.mu.Unlock()
+	c.use(nc)
 	return nc, nil
+}
+
+// use makes nc the client. It may have called onConnect already, from a goroutine
+// of its own: who waits for both looks again.
+func (c *Conn) use(nc *nats.Conn) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.nc = nc
+	c.wakeLocked()
 }
 
 // retire forgets the client and says whether it had ever been connected.
