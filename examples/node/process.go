@@ -38,7 +38,7 @@ func (n *nodeConsumer) install(ctx context.Context) error {
 }
 
 func (n *nodeConsumer) npm(ctx context.Context, args ...string) error {
-	cmd := exec.CommandContext(ctx, "npm", append(args, "--no-update-notifier", "--loglevel=error")...)
+	cmd := exec.CommandContext(ctx, "npm", append(args, "--no-update-notifier", "--loglevel=error")...) //nolint:gosec // the arguments are this program's own
 	cmd.Dir = n.dir
 	if text, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("npm %s: %w: %s", args[0], err, bytes.TrimSpace(text))
