@@ -43,6 +43,28 @@ func inParts(tb testing.TB, address string) *pgx.ConnConfig {
 	return cfg
 }
 
+// withOld is a database whose old partition has five rows that are proven.
+func withOld(tb testing.TB, address string) (cfg *pgx.ConnConfig, conn *pgx.Conn) {
+	tb.Helper()
+	cfg = inParts(tb, address)
+	conn = connect(tb, cfg)
+	write(tb, conn, "old", 5, old)
+	prove(tb, conn, 1)
+	return cfg, conn
+}
+
+// drops waits until a run of the cleaner has dropped those five.
+func drops(tb testing.TB, c *retention.Cleaner) {
+	tb.Helper()
+	envtest.Eventually(tb, time.Minute, func() error {
+		done, err := c.Run(tb.Context())
+		if err == nil && done.Deleted != 5 {
+			err = fmt.Errorf("Run() = %+v, want 5 rows", done)
+		}
+		return err
+	})
+}
+
 // past makes a partition from days ago to days ago.
 func past(tb testing.TB, conn *pgx.Conn, name string, from, to int) {
 	tb.Helper()
@@ -179,10 +201,7 @@ func TestA69ALockDelaysTheDropAndNoWriter(t *testing.T) {
 	for name, server := range map[string]func(testing.TB) string{"oldest": envtest.SharedPostgres, "newest": newest} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := inParts(t, server(t))
-			conn := connect(t, cfg)
-			write(t, conn, "old", 5, old)
-			prove(t, conn, 1)
+			cfg, conn := withOld(t, server(t))
 			var written atomic.Int64
 			ctx, stop := context.WithCancel(t.Context())
 			defer stop()
@@ -221,13 +240,7 @@ func TestA69ALockDelaysTheDropAndNoWriter(t *testing.T) {
 				}
 				exec(t, holder, "COMMIT")
 			}
-			envtest.Eventually(t, time.Minute, func() error {
-				done, err := c.Run(t.Context())
-				if err == nil && done.Deleted != 5 {
-					err = fmt.Errorf("Run() = %+v, want 5 rows", done)
-				}
-				return err
-			})
+			drops(t, c)
 			stop()
 			beside.Wait()
 			if n := rows(t, conn, "event_type = 'new'"); n != written.Load() {
@@ -241,10 +254,7 @@ func TestA69ALockDelaysTheDropAndNoWriter(t *testing.T) {
 // way free; a longer one does.
 func TestAPartitionIsDroppedAlthoughTransactionsOverlap(t *testing.T) {
 	t.Parallel()
-	cfg := inParts(t, envtest.SharedPostgres(t))
-	conn := connect(t, cfg)
-	write(t, conn, "old", 5, old)
-	prove(t, conn, 1)
+	cfg, _ := withOld(t, envtest.SharedPostgres(t))
 	ctx, stop := context.WithCancel(t.Context())
 	var beside sync.WaitGroup
 	defer beside.Wait()
@@ -267,13 +277,7 @@ func TestAPartitionIsDroppedAlthoughTransactionsOverlap(t *testing.T) {
 		})
 	}
 	c := cleaner(connect(t, cfg))
-	envtest.Eventually(t, time.Minute, func() error {
-		done, err := c.Run(t.Context())
-		if err == nil && done.Deleted != 5 {
-			err = fmt.Errorf("Run() = %+v, want 5 rows", done)
-		}
-		return err
-	})
+	drops(t, c)
 	if c.DropWait != 100*time.Millisecond {
 		t.Errorf("DropWait = %v after a drop, want the shortest again", c.DropWait)
 	}
@@ -287,10 +291,7 @@ func TestAReaderOfTheWholeOutboxDoesNotMeetADropHalfway(t *testing.T) {
 	for name, server := range map[string]func(testing.TB) string{"oldest": envtest.SharedPostgres, "newest": newest} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
-			cfg := inParts(t, server(t))
-			conn := connect(t, cfg)
-			write(t, conn, "old", 5, old)
-			prove(t, conn, 1)
+			cfg, conn := withOld(t, server(t))
 			reader := connect(t, cfg)
 			exec(t, reader, "SET lock_timeout = '5s'")
 			c := cleaner(connect(t, cfg))
@@ -316,10 +317,7 @@ func TestAReaderOfTheWholeOutboxDoesNotMeetADropHalfway(t *testing.T) {
 // what is judged under the lock counts.
 func TestARowThatComesWhileTheCleanerWaitsKeepsThePartition(t *testing.T) {
 	t.Parallel()
-	cfg := inParts(t, envtest.SharedPostgres(t))
-	conn := connect(t, cfg)
-	write(t, conn, "old", 5, old)
-	prove(t, conn, 1)
+	cfg, conn := withOld(t, envtest.SharedPostgres(t))
 	writer := connect(t, cfg)
 	exec(t, writer, "BEGIN")
 	write(t, writer, "late", 1, old) // nobody sees it yet
@@ -352,9 +350,7 @@ func TestARowThatComesWhileTheCleanerWaitsKeepsThePartition(t *testing.T) {
 // One that wakes from a pause after another took over drops and makes nothing.
 func TestARelayThatLostItsSessionLeavesPartitionsAlone(t *testing.T) {
 	t.Parallel()
-	conn := connect(t, inParts(t, envtest.SharedPostgres(t)))
-	write(t, conn, "old", 5, old)
-	prove(t, conn, 1)
+	_, conn := withOld(t, envtest.SharedPostgres(t))
 	exec(t, conn, "UPDATE walrelay.partitioning SET ahead = 5")
 	c := cleaner(conn)
 	c.Fence = func(context.Context, pgx.Tx) error { return witness.ErrSessionLost }
