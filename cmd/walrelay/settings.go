@@ -95,7 +95,11 @@ func (s *settings) take(name string, g given) {
 		f = s.known[name] // another verb's; a wrong value is wrong all the same
 	}
 	if err := usable(f, g.value); err != nil {
-		s.problem("%s: %v", g.where, err)
+		write := key
+		if g.origin == fromEnvironment {
+			write = variable
+		}
+		s.problem("%s: %v%s", g.where, err, s.longer(name, write))
 		return
 	}
 	if won, ok := s.given[name]; ok && (won.origin == fromFlag || won.origin == fromEnvironment) {
@@ -113,6 +117,24 @@ func (s *settings) unknown(what, name string, names []string, write func(string)
 	best := nearest(name, names)
 	s.guessed[best] = true
 	s.problem("%s is not known; the nearest is %s", what, write(best))
+}
+
+// longer asks whether the verb's shortest flag was meant that begins with the name of
+// another verb's, such as database-url where database stands.
+func (s *settings) longer(name string, write func(string) string) string {
+	if s.flags[name] != nil {
+		return ""
+	}
+	best := ""
+	for _, other := range names(s.flags) {
+		if strings.HasPrefix(other, name+"-") && (best == "" || len(other) < len(best)) {
+			best = other
+		}
+	}
+	if best == "" {
+		return ""
+	}
+	return "; is " + write(best) + " meant?"
 }
 
 // Validate is kong's; everything is checked already.

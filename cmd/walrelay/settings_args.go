@@ -85,9 +85,10 @@ func (s *settings) scanArgs(args []string) {
 		case a.name == "":
 			s.args = append(s.args, a.words...)
 		case f == nil && s.known[a.name] != nil:
-			s.problem("--%s is not a flag of %s; walrelay %s --help lists those that are", a.name, s.verb.FullPath(), strings.TrimPrefix(s.verb.FullPath(), "walrelay "))
+			s.problem("--%s is not a flag of %s; walrelay %s --help lists those that are%s", a.name, s.verb.FullPath(),
+				strings.TrimPrefix(s.verb.FullPath(), "walrelay "), s.longer(a.name, dashed))
 		case f == nil:
-			s.unknown("--"+a.name, a.name, names(s.flags), func(n string) string { return "--" + n })
+			s.unknown("--"+a.name, a.name, names(s.flags), dashed)
 		case a.hasValue && usable(f, a.value) != nil:
 			s.problem("--%s: %v", a.name, usable(f, a.value))
 			s.given[f.Name] = given{origin: fromFlag, where: "--" + f.Name} // it would have won
@@ -97,6 +98,8 @@ func (s *settings) scanArgs(args []string) {
 		}
 	}
 }
+
+func dashed(name string) string { return "--" + name }
 
 func names(flags map[string]*kong.Flag) []string {
 	return slices.Sorted(maps.Keys(flags))

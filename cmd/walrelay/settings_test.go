@@ -94,6 +94,9 @@ func TestMistakesNameTheSettingAsItWasGivenAndTheFix(t *testing.T) {
 	}{
 		"unknown flag":           {args: []string{"--nast", someNATS, "--nats", someNATS}, want: "--nast is not known; the nearest is --nats"},
 		"another verb's flag":    {args: []string{"--watch"}, want: "--watch is not a flag of walrelay run; walrelay run --help lists those that are"},
+		"its beginning alone":    {args: []string{"--database"}, want: "--database is not a flag of walrelay run; walrelay run --help lists those that are; is --database-url meant?"},
+		"a key's beginning":      {file: "database: postgres://h/d", want: `database (walrelay.yaml:1): use true or false, not "postgres://h/d"; is database_url meant?`},
+		"a variable's beginning": {env: map[string]string{"WALRELAY_DATABASE": "postgres://h/d"}, want: `WALRELAY_DATABASE: use true or false, not "postgres://h/d"; is WALRELAY_DATABASE_URL meant?`},
 		"unknown variable":       {env: map[string]string{"WALRELAY_DATABSE_URL": "x"}, want: "WALRELAY_DATABSE_URL is not known; the nearest is WALRELAY_DATABASE_URL"},
 		"variable of small case": {env: map[string]string{"WALRELAY_window": "5"}, want: "WALRELAY_window is not known; the nearest is WALRELAY_WINDOW"},
 		"unknown key":            {file: "in_flight_byte: 5", want: "in_flight_byte (walrelay.yaml:1) is not known; the nearest is in_flight_bytes"},
