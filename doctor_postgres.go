@@ -52,12 +52,14 @@ func (d *databaseDoctor) look(ctx context.Context) {
 	if !connected {
 		return
 	}
-	d.lookAtSchema(sqlCtx)
+	there := d.lookAtSchema(sqlCtx)
 	for _, t := range d.cfg.Tables {
-		d.lookAtTable(sqlCtx, t)
+		there = d.lookAtTable(sqlCtx, t) && there
 	}
 	d.lookAtParts(sqlCtx)
-	d.lookAtDeletion(sqlCtx)
+	if there {
+		d.lookAtDeletion(sqlCtx)
+	}
 	d.lookAtSlot(sqlCtx)
 	d.lookAtOthers(sqlCtx)
 	d.lookAtStandbys(sqlCtx)

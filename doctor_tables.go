@@ -16,18 +16,18 @@ import (
 	"github.com/walrelay/walrelay/internal/witness"
 )
 
-// lookAtSchema looks at walrelay's own tables and what they hold.
-func (d *databaseDoctor) lookAtSchema(ctx context.Context) {
+// lookAtSchema looks at walrelay's own tables and what they hold, if they are there.
+func (d *databaseDoctor) lookAtSchema(ctx context.Context) (there bool) {
 	const name = "schema"
 	others, err := checkSchema(ctx, d.conn, d.cfg.Schema)
 	if !d.judge(name, d.cfg.Schema, err, "the relay remembers there what it delivered, refused and found missing") {
-		return
+		return false
 	}
 	if others = d.wanted(others); len(others) > 0 {
 		d.warn("schema, the rest", strings.Join(others, ", ")+" missing", "they are part of walrelay's schema: queries get slow, or an event could be changed", "walrelay migrate")
 	}
 	if !d.judge("rights on the schema", "enough", witness.CheckRights(ctx, d.conn, d.cfg.Schema), "the relay reads and writes its own tables") {
-		return
+		return true
 	}
 	gaps, err := witness.OpenGaps(ctx, d.conn, d.cfg.Schema, d.cfg.Source)
 	switch {
@@ -41,6 +41,7 @@ func (d *databaseDoctor) lookAtSchema(ctx context.Context) {
 		d.ok("open gaps", "none", "events that may be in no stream")
 	}
 	d.lookAtLetters(ctx)
+	return true
 }
 
 // wanted leaves out what only the outbox that migrate makes needs, where the
@@ -69,17 +70,18 @@ func (d *databaseDoctor) lookAtLetters(ctx context.Context) {
 	d.warn("dead letters", fmt.Sprintf("%d open", total), "these events could not be delivered and wait for somebody", "walrelay deadletters list")
 }
 
-// lookAtTable looks at one outbox table and its place in the publication.
-func (d *databaseDoctor) lookAtTable(ctx context.Context, t Table) {
+// lookAtTable looks at one outbox table, if it is there, and its place in the
+// publication.
+func (d *databaseDoctor) lookAtTable(ctx context.Context, t Table) (there bool) {
 	full := pgx.Identifier{t.Schema, t.Name}.Sanitize()
 	name := "table " + t.Schema + "." + t.Name
 	p, err := checkTable(ctx, d.conn, d.cfg, t)
 	if _, misfit := errors.AsType[*slot.MisfitError](err); err != nil && !misfit {
 		d.unknown(name, plain(err))
-		return
+		return false
 	}
 	if !d.judge(name, describeTable(p), err, "PostgreSQL sends the inserts that the publication covers, and no others") && !p.TableExists {
-		return
+		return false
 	}
 	if err := p.CheckKey(d.cfg.Publication, t.Schema, t.Name); err != nil {
 		d.refuse(VerdictWarn, name+", deletes", "refused by PostgreSQL", err)
@@ -89,6 +91,7 @@ func (d *databaseDoctor) lookAtTable(ctx context.Context, t Table) {
 		d.lookAtColumns(name, full, router.Columns(t.Columns).Effective(), columns)
 	}
 	d.lookAtRows(ctx, name, full, t)
+	return true
 }
 
 func describeTable(p slot.Publication) string {

@@ -46,6 +46,23 @@ func TestA29A33EachDefectOfPublicationAndTableIsNamedWithItsFix(t *testing.T) {
 	}
 }
 
+// To what is not there nobody has rights, and none are said to be granted.
+func TestNothingIsSaidOfRightsOnTablesThatAreNotThere(t *testing.T) {
+	t.Parallel()
+	for name, do := range map[string]string{"outbox": "DROP TABLE walrelay.outbox", "schema": "DROP TABLE walrelay.gap CASCADE"} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			p := newPatient(t, envtest.SharedPostgres(t), true)
+			p.exec(do)
+			for _, c := range p.examine().Checks {
+				if c.Name == "rights to delete old rows" {
+					t.Errorf("doctor says %q of the rights to delete", c.Value)
+				}
+			}
+		})
+	}
+}
+
 func TestA33APublicationThatCoversTheTableByAnyRouteIsFine(t *testing.T) {
 	t.Parallel()
 	for name, covers := range map[string]string{
