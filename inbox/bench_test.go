@@ -31,12 +31,12 @@ func newBenchWorld(b *testing.B) *world {
 }
 
 // fill stores b.N events of a thousand aggregates.
-func (w *world) fill(n int) {
+func (w *world) fill(n int, id func() string) {
 	w.t.Helper()
 	const window = 500
 	futures := make([]jetstream.PubAckFuture, 0, window)
 	for i := range n {
-		f, err := w.js.PublishMsgAsync(event(uuid.NewString(), fmt.Sprint("aggregate-", i%1000), i), jetstream.WithStallWait(time.Minute))
+		f, err := w.js.PublishMsgAsync(event(id(), fmt.Sprint("aggregate-", i%1000), i), jetstream.WithStallWait(time.Minute))
 		if err != nil {
 			w.t.Fatal(err)
 		}
@@ -153,7 +153,7 @@ func BenchmarkInbox(b *testing.B) {
 		if err := w.stream.Purge(b.Context()); err != nil {
 			b.Fatal(err)
 		}
-		w.fill(n)
+		w.fill(n, uuid.NewString)
 		rate := float64(n) / run(fmt.Sprint(name, "-", round), n).Seconds()
 		rates[name] = append(rates[name], rate)
 		return rate
@@ -180,8 +180,9 @@ func BenchmarkInbox(b *testing.B) {
 }
 
 // BenchmarkReceipts compares consumers that have kept few receipts and many, in
-// turn, on the same server. Ids are random, so that each receipt is looked for
-// somewhere else in the index. RECEIPTS names another largest number.
+// turn, on the same server: with ids in the order of time, as outbox.Append makes
+// them, and with random ones, whose receipts are each looked for somewhere else in
+// the index. RECEIPTS names another largest number.
 func BenchmarkReceipts(b *testing.B) {
 	most := 10_000_000
 	if text := os.Getenv("RECEIPTS"); text != "" {
@@ -191,6 +192,15 @@ func BenchmarkReceipts(b *testing.B) {
 		}
 		most = n
 	}
+	// Both kinds are those of the last 29 days, in their order.
+	const random, ordered = `gen_random_uuid()`, `left(h, 8) || '-' || right(h, 4) || '-7' || substr(gen_random_uuid()::text, 16)`
+	v7 := func() string { return uuid.Must(uuid.NewV7()).String() }
+	b.Run("v7", func(b *testing.B) { benchReceipts(b, most, ordered, v7) })
+	b.Run("random", func(b *testing.B) { benchReceipts(b, most, random, uuid.NewString) })
+}
+
+func benchReceipts(b *testing.B, most int, kept string, id func() string) {
+	b.Helper()
 	w := newBenchWorld(b)
 	sizes := []int{100_000, most / 10, most}
 	schemas := make([]string, len(sizes))
@@ -201,9 +211,11 @@ func BenchmarkReceipts(b *testing.B) {
 		}
 		for _, statement := range []string{ // the index is built at once
 			`ALTER TABLE %[1]s.receipt DROP CONSTRAINT receipt_pkey`,
-			`INSERT INTO %[1]s.receipt (consumer, event_id) SELECT '%[1]s', gen_random_uuid() FROM generate_series(1, %[2]d)`,
+			`INSERT INTO %[1]s.receipt (consumer, event_id, stream, sequence, at) SELECT '%[1]s', ` + kept + `, 'OLDER', i, at
+				FROM generate_series(1, %[2]d) AS i, CAST(now() - interval '29 days' * ((%[2]d - i)::float / %[2]d) AS timestamptz) AS at,
+				lpad(to_hex((extract(epoch FROM at) * 1000)::bigint), 12, '0') AS h`,
 			`ALTER TABLE %[1]s.receipt ADD CONSTRAINT receipt_pkey PRIMARY KEY (consumer, event_id)`,
-			`ANALYZE %[1]s.receipt`,
+			`VACUUM (ANALYZE) %[1]s.receipt`, // which makes the index by time useful
 		} {
 			if _, err := w.pool.Exec(b.Context(), fmt.Sprintf(statement, schemas[i], n)); err != nil {
 				b.Fatal(err)
@@ -221,7 +233,7 @@ func BenchmarkReceipts(b *testing.B) {
 			if err := w.stream.Purge(b.Context()); err != nil {
 				b.Fatal(err)
 			}
-			w.fill(events)
+			w.fill(events, id)
 			took := w.viaInbox(b, schemas[i], events, func(c *inbox.Config) { c.Schema = schemas[i] })
 			rates[i] = append(rates[i], events/took.Seconds())
 			ratios[i] = append(ratios[i], rates[0][round]/rates[i][round])
