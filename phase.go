@@ -54,14 +54,23 @@ const idleAfter = 10 * time.Second
 
 // Phase gives it.
 func (s *Status) Phase() Phase {
+	phase, _ := s.PhaseSince()
+	return phase
+}
+
+// PhaseSince gives the phase, and since when it holds: a relay is idle since its
+// last event was stored, and waits since the first of its streams does. The time
+// is zero while events are delivered, which nothing marks the begin of.
+func (s *Status) PhaseSince() (phase Phase, since time.Time) {
 	if s.State != StateRelaying {
-		return Phase(s.State)
+		return Phase(s.State), s.Since
 	}
-	newest, busy := time.Time{}, s.LagSeconds != nil && *s.LagSeconds > 0
+	var newest, trouble time.Time
+	busy := s.LagSeconds != nil && *s.LagSeconds > 0
 	for i := range s.Streams {
 		st := &s.Streams[i]
-		if !st.Flowing {
-			return PhaseWaiting
+		if !st.Flowing && (phase != PhaseWaiting || st.TroubleSince.Before(trouble)) {
+			phase, trouble = PhaseWaiting, st.TroubleSince
 		}
 		busy = busy || st.InFlight > 0 || st.Queued > 0
 		if st.StoredAt.After(newest) {
@@ -69,12 +78,17 @@ func (s *Status) Phase() Phase {
 		}
 	}
 	switch {
+	case phase == PhaseWaiting:
+		return phase, trouble
 	case !s.StalledSince.IsZero():
-		return PhaseStalled
+		return PhaseStalled, s.StalledSince
 	case busy || s.At.Sub(newest) < idleAfter:
-		return PhaseDelivering
+		return PhaseDelivering, time.Time{}
 	}
-	return PhaseIdle
+	if newest.Before(s.Since) {
+		newest = s.Since
+	}
+	return PhaseIdle, newest
 }
 
 // obstacle is what NATS has to do with it: a relay that waits for the end of its

@@ -93,11 +93,15 @@ type StreamStatus struct {
 	Limit string `json:"limit,omitempty"`
 	// Behind says that the relay goes on without this stream until it can be
 	// had; its events are kept by the slot.
-	Behind  bool      `json:"behind,omitempty"`
-	State   string    `json:"state"`
-	Flowing bool      `json:"flowing"`          // events are stored as they come
-	Reason  string    `json:"reason,omitempty"` // what is waited for
-	Since   time.Time `json:"since,omitzero"`
+	Behind  bool   `json:"behind,omitempty"`
+	State   string `json:"state"`
+	Flowing bool   `json:"flowing"`          // events are stored as they come
+	Reason  string `json:"reason,omitempty"` // what is waited for
+	// Since is when State and Reason began, which alternate while one thing is
+	// waited for; TroubleSince when events last ceased to flow, zero while they
+	// do.
+	Since        time.Time `json:"since,omitzero"`
+	TroubleSince time.Time `json:"trouble_since,omitzero"`
 	// InFlight are messages sent and not stored, Queued those not yet sent;
 	// Bytes is the memory of both.
 	InFlight int `json:"in_flight"`
@@ -212,7 +216,7 @@ func (s *session) streamStatus(retries *Retries, answers *Answers) []StreamStatu
 		answers.add(&p.Counters)
 		one := StreamStatus{
 			Name: st.name, Mechanism: st.mechanism(), MarkMet: st.met.Load(), Behind: st.behind.Load(),
-			State: p.State.String(), Flowing: p.Healthy(), Reason: p.Reason, Since: p.Since,
+			State: p.State.String(), Flowing: p.Healthy(), Reason: p.Reason, Since: p.Since, TroubleSince: p.TroubleSince,
 			InFlight: p.InFlight, Queued: p.Queued, Bytes: p.Bytes, LastSequence: p.LastSeq, StoredAt: p.StoredAt,
 			Fill: st.fill.Load(), UnacknowledgedSince: p.UnacknowledgedSince, Attempts: p.Attempts, LastError: p.LastError, LastErrorAt: p.LastErrorAt,
 		}

@@ -9,6 +9,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/walrelay/walrelay/e2e/fixture"
 	"github.com/walrelay/walrelay/internal/testenv"
@@ -52,12 +53,25 @@ func TestA15TheStatusPageFollowsARelayThroughAnOutage(t *testing.T) {
 	envtest.Picture(t, tab, "busy")
 	load.Stop()
 
+	stopped := time.Now()
 	if err := broker.Stop(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	w.Place(3)
 	says("waiting", "Waiting: events stay safe in PostgreSQL", "no connection to NATS", "JetStream: no connection", "walrelay doctor --source "+w.Source)
 	envtest.Picture(t, tab, "nats-stopped")
+	// However often it tries, which changes the stream's state: it has waited
+	// since then.
+	var since time.Time
+	envtest.Eventually(t, fixture.Patience, func() error {
+		r := report(t, addr)
+		since = r.PhaseSince
+		if st := r.Streams[0]; since.Before(stopped) || st.Since.Sub(since) < time.Second {
+			return fmt.Errorf("phase %s since %v, stream %s since %v; NATS was stopped at %v", r.Phase, since, st.State, st.Since, stopped)
+		}
+		return nil
+	})
+	says("waiting", "waiting since "+since.Local().Format("15:04:05")+";")
 	if err := broker.Start(t.Context()); err != nil {
 		t.Fatal(err)
 	}

@@ -122,7 +122,7 @@ func (p *page) stream(s *walrelay.StreamStatus) {
 		p.line("", "%s", s.Limit)
 	}
 	if s.Reason != "" {
-		p.line("", "waits since %s: %s", p.ago(s.Since), s.Reason)
+		p.line("", "waits since %s: %s", p.ago(s.TroubleSince), s.Reason)
 	}
 	if !s.UnacknowledgedSince.IsZero() {
 		p.line("", "oldest message in flight since %s", p.ago(s.UnacknowledgedSince))

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"io"
 	"net/http"
+	"time"
 
 	"github.com/prometheus/client_golang/prometheus/promhttp"
 
@@ -15,10 +16,12 @@ import (
 type Report struct {
 	walrelay.Status
 	// Ready says whether events are delivered, or would be if there were any;
-	// NotReady says why not. Phase is the same in a word.
-	Ready    bool           `json:"ready"`
-	NotReady string         `json:"not_ready,omitempty"`
-	Phase    walrelay.Phase `json:"phase"`
+	// NotReady says why not. Phase is the same in a word, and PhaseSince since
+	// when it holds, zero while events are delivered.
+	Ready      bool           `json:"ready"`
+	NotReady   string         `json:"not_ready,omitempty"`
+	Phase      walrelay.Phase `json:"phase"`
+	PhaseSince time.Time      `json:"phase_since,omitzero"`
 	// Parts are the stations of an event, and Advice what wants a person's
 	// attention, the worst first.
 	Parts  []Part   `json:"parts"`
@@ -28,7 +31,8 @@ type Report struct {
 // NewReport adds the verdict to a status.
 func NewReport(st walrelay.Status) Report {
 	why := st.NotReady()
-	return Report{Status: st, Ready: why == "", NotReady: why, Phase: st.Phase(), Parts: parts(&st), Advice: advise(&st)}
+	phase, since := st.PhaseSince()
+	return Report{Status: st, Ready: why == "", NotReady: why, Phase: phase, PhaseSince: since, Parts: parts(&st), Advice: advise(&st)}
 }
 
 // New gives the handler. status is called once a request, and past is what

@@ -129,8 +129,9 @@ func withoutNATS() walrelay.Status {
 	st.LagSeconds, st.BehindSeconds = &lag, &lag
 	s := &st.Streams[0]
 	s.State, s.Flowing, s.Reason, s.Fill = "waiting", false, "no connection to NATS: dial tcp 127.0.0.1:4222: connect: connection refused", nil
-	s.InFlight, s.Queued, s.Bytes, s.Since = 1024, 300, 900_000, st.At.Add(-754*time.Second)
-	st.NATS = walrelay.NATSStatus{Server: "nats://127.0.0.1:4222", LastError: "dial tcp 127.0.0.1:4222: connect: connection refused", Since: s.Since}
+	s.InFlight, s.Queued, s.Bytes, s.Since = 1024, 300, 900_000, st.At.Add(-2*time.Second) // the newest attempt
+	s.TroubleSince = st.At.Add(-754 * time.Second)
+	st.NATS = walrelay.NATSStatus{Server: "nats://127.0.0.1:4222", LastError: "dial tcp 127.0.0.1:4222: connect: connection refused", Since: s.TroubleSince}
 	st.SlotState.RetainedBytes = 48 << 20
 	return st
 }
@@ -153,6 +154,7 @@ func manyTroubles() walrelay.Status {
 
 func standby() walrelay.Status {
 	st := relaying()
+	st.Since = st.At.Add(-time.Minute)
 	st.State, st.Reason = walrelay.StateStandby, `slot "shop" is held by pid 4711 (walrelay shop) since 2026-11-30T00:00:00Z; this relay takes over when it is released`
 	st.SlotState, st.LagSeconds, st.LagBytes, st.DeadLetters = nil, nil, nil, nil
 	st.Streams[0].State, st.Streams[0].Flowing, st.Streams[0].LastSequence = "idle", false, 0
@@ -203,21 +205,22 @@ func TestTheStatusPageFitsEachScreenAndCanBeRead(t *testing.T) {
 	s := stage(t, idle())
 	tab := open(t, envtest.Browser(t), s.url, testenv.Screen{Width: 1280, Height: 900})
 	for _, c := range []struct {
-		name string
-		st   walrelay.Status
-		says []string
+		name  string
+		st    walrelay.Status
+		since time.Duration // before now the phase began; 0: it is not said
+		says  []string
 	}{
-		{"idle", idle(), []string{"Idle: everything is in place", "slot is held", "No dead letter is open"}},
-		{"busy", busy(), []string{"Events are delivered", "stores events", "412 in flight"}},
-		{"nats-stopped", withoutNATS(), []string{
+		{"idle", idle(), time.Hour, []string{"Idle: everything is in place", "slot is held", "No dead letter is open"}},
+		{"busy", busy(), 0, []string{"Events are delivered", "stores events", "412 in flight"}},
+		{"nats-stopped", withoutNATS(), 754 * time.Second, []string{
 			"Waiting: events stay safe in PostgreSQL", "no connection to NATS: dial tcp", "no connection", "13 min", "walrelay doctor --source shop",
 		}},
-		{"troubles", manyTroubles(), []string{
+		{"troubles", manyTroubles(), 26 * time.Hour, []string{
 			"Halted: a decision is needed", "Gap 7 (slot) is open", "walrelay replay --missing --source shop", "walrelay replay --missing --dry-run --source shop",
 			"walrelay deadletters list --reason too_large --source shop", `--reason "id in use"`, "The slot is about to be lost", "Stream SHOP is 100 % full", "Job 9: replay, running",
 			"<img src=x onerror=alert(1)>",
 		}},
-		{"standby", standby(), []string{"Standing by: another relay delivers", "held by another", "is held by pid 4711", "Dead letters: not known now"}},
+		{"standby", standby(), time.Minute, []string{"Standing by: another relay delivers", "held by another", "is held by pid 4711", "Dead letters: not known now"}},
 	} {
 		s.set(c.st)
 		shows(t, tab, c.st.Phase())
@@ -226,6 +229,13 @@ func TestTheStatusPageFitsEachScreenAndCanBeRead(t *testing.T) {
 			if !strings.Contains(text, want) {
 				t.Errorf("%s: the page does not say %q:\n%s", c.name, want, text)
 			}
+		}
+		since := ";"
+		if c.since > 0 {
+			since = " since " + c.st.At.Add(-c.since).Local().Format(time.TimeOnly) + ";"
+		}
+		if got := run[string](t, tab, "document.getElementById('updated').textContent"); !strings.HasPrefix(got, string(c.st.Phase())+since) {
+			t.Errorf("%s: the page says %q, want the phase to be %v old", c.name, got, c.since)
 		}
 		for screen, size := range screens() {
 			if err := tab.Show(t.Context(), size); err != nil {

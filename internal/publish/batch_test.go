@@ -186,13 +186,13 @@ func backlog(t *testing.T, srv *testenv.NATS, n int, change func(i int, m *publi
 	t.Helper()
 	r := batchesOn(t, openConn(t, srv.URL()), 0)
 	check(t, srv.Kill(t.Context()))
-	for i := range n {
+	r.sendEach(0, n, func(i int) (uint64, envelope.Position, *publish.Message) {
 		tx, pos, m := event(i)
 		if change != nil {
 			change(i, m)
 		}
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
-	}
+		return tx, pos, m
+	})
 	check(t, srv.Start(t.Context()))
 	r.drain()
 	return r

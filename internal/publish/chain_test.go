@@ -32,7 +32,7 @@ func TestMessagesAreStoredOnceAndInOrder(t *testing.T) {
 		t.Errorf("Status() = %+v", st)
 	}
 	r.stop()
-	if err := r.stream.Send(t.Context(), 1, st.Position, &publish.Message{Subject: "ev.a", MsgID: "x"}); !errors.Is(err, publish.ErrStopped) {
+	if err := r.stream.Send(limited(t), 1, st.Position, &publish.Message{Subject: "ev.a", MsgID: "x"}); !errors.Is(err, publish.ErrStopped) {
 		t.Errorf("Send after Run = %v, want ErrStopped", err)
 	}
 }
@@ -99,7 +99,7 @@ func TestA58A63LeadersThatStepDownBreakNoOrder(t *testing.T) {
 			}
 			_, _ = js.Conn().Request("$JS.API.STREAM.LEADER.STEPDOWN.EV", nil, time.Second)
 		}
-		<-done
+		came(t, done)
 		r.drain()
 		wantStored(t, js, n)
 		t.Logf("%+v", r.stream.Status().Counters)
@@ -143,7 +143,7 @@ func TestTheStreamComesUpWithoutAServerAndGoesOnWhenItIsThere(t *testing.T) {
 	s := publish.New(conn, publish.Config{Stream: "EV", Source: source})
 	got := make(chan error, 1)
 	go func() {
-		_, err := s.Tail(t.Context())
+		_, err := s.Tail(limited(t))
 		got <- err
 	}()
 	envtest.Eventually(t, 10*time.Second, func() error {
@@ -153,7 +153,7 @@ func TestTheStreamComesUpWithoutAServerAndGoesOnWhenItIsThere(t *testing.T) {
 		return nil
 	})
 	check(t, srv.Start(t.Context()))
-	check(t, <-got)
+	check(t, came(t, got))
 }
 
 func check(t *testing.T, err error) {
@@ -200,7 +200,7 @@ func TestSendBlocksAtTheWindowAndAtTheByteBound(t *testing.T) {
 	})
 	check(t, proxy.Release(testenv.Downstream))
 	check(t, proxy.Restore())
-	<-sent
+	came(t, sent)
 	r.drain()
 	wantStored(t, js, 3000)
 }
@@ -214,7 +214,7 @@ func TestA52ASubjectOverTheControlLineIsRefusedAndTheClientLives(t *testing.T) {
 	r.send(0, 100)
 	tx, pos, m := event(100)
 	m.Subject = "ev." + strings.Repeat("x", 5000)
-	check(t, r.stream.Send(t.Context(), tx, pos, m))
+	check(t, r.stream.Send(limited(t), tx, pos, m))
 	r.send(101, 200)
 	r.drain()
 	wantStored(t, js, 200, 100)

@@ -34,12 +34,7 @@ func keyed(i int) (uint64, envelope.Position, *publish.Message) {
 
 func (r *rig) sendKeyed(from, to int) {
 	r.t.Helper()
-	for i := from; i < to; i++ {
-		tx, pos, m := keyed(i)
-		if err := r.stream.Send(r.t.Context(), tx, pos, m); err != nil {
-			r.t.Fatalf("Send(%d): %v; status %+v", i, err, r.stream.Status())
-		}
-	}
+	r.sendEach(from, to, keyed)
 }
 
 // A foreigner writes to the stream all along, until the test ends.
@@ -137,7 +132,7 @@ func TestLanesStoreOnceAndInOrderOfEachKey(t *testing.T) {
 		t.Errorf("message has headers %v", m.Header)
 	}
 	r.stop()
-	if err := r.stream.Send(t.Context(), 1, st.Position, &publish.Message{Subject: "ev.a", MsgID: "x"}); !errors.Is(err, publish.ErrStopped) {
+	if err := r.stream.Send(limited(t), 1, st.Position, &publish.Message{Subject: "ev.a", MsgID: "x"}); !errors.Is(err, publish.ErrStopped) {
 		t.Errorf("Send after Run = %v, want ErrStopped", err)
 	}
 }
@@ -235,7 +230,7 @@ func TestA58A63LanesKeepOrderThroughLeadersThatGo(t *testing.T) {
 		check(t, victim.Kill(t.Context()))
 		check(t, victim.Start(t.Context()))
 	}
-	<-done
+	came(t, done)
 	r.drain()
 	wantKeyed(t, js, n)
 	t.Logf("%+v", r.stream.Status().Counters)
@@ -293,7 +288,7 @@ func TestA61OneSubjectWithoutPermissionHoldsBackItsKeysAlone(t *testing.T) {
 	r := lanesOn(t, openConn(t, srv.URL(), nats.UserInfo("relay", "secret")), 0)
 	const n = 600
 	var denied []int
-	for i := range n {
+	r.sendEach(0, n, func(i int) (uint64, envelope.Position, *publish.Message) {
 		tx, pos, m := keyed(i)
 		m.Subject = "ev." + strconv.Itoa(1+i%2)
 		if i%keys == 5 && i/keys >= 2 || i%keys == 11 && i/keys >= 4 {
@@ -302,8 +297,8 @@ func TestA61OneSubjectWithoutPermissionHoldsBackItsKeysAlone(t *testing.T) {
 			}
 			denied = append(denied, i)
 		}
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
-	}
+		return tx, pos, m
+	})
 	r.waitFor(`2 of 2 aggregates with waiting events are held back: not permitted to publish "ev.3"`)
 	wantKeyed(t, js, n, denied...)
 	if got := r.totalStored(); got != n-len(denied) {
@@ -320,7 +315,7 @@ func TestA58ASubjectThatIsNotCoveredHoldsBackItsKeysAlone(t *testing.T) {
 	r := lanesOn(t, openConn(t, srv.URL()), 0)
 	const n = 400
 	var waiting []int
-	for i := range n {
+	r.sendEach(0, n, func(i int) (uint64, envelope.Position, *publish.Message) {
 		tx, pos, m := keyed(i)
 		if i%keys < 3 && i >= 2*keys {
 			waiting = append(waiting, i)
@@ -328,8 +323,8 @@ func TestA58ASubjectThatIsNotCoveredHoldsBackItsKeysAlone(t *testing.T) {
 				m.Subject = "elsewhere.x"
 			}
 		}
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
-	}
+		return tx, pos, m
+	})
 	r.waitFor(`3 of 3 aggregates with waiting events are held back: no stream covers subject "elsewhere.x": stream "EV" has subjects ["ev.>"]`)
 	wantKeyed(t, js, n, waiting...)
 	createStream(t, js, func(c *jetstream.StreamConfig) { c.Subjects = []string{"ev.>", "elsewhere.>"} })
@@ -352,13 +347,17 @@ func TestOneKeysPoisonIsRefusedBeforeItsNextEventAndOthersFlow(t *testing.T) {
 		note := c.Refused
 		c.Refused = func(ctx context.Context, refused publish.Refused) error {
 			close(asked)
-			<-answer
-			return note(ctx, refused)
+			select {
+			case <-answer:
+				return note(ctx, refused)
+			case <-ctx.Done():
+				return context.Cause(ctx)
+			}
 		}
 	})
 	const n, bad = 500, 3*keys + 9
 	var behind []int
-	for i := range n {
+	r.sendEach(0, n, func(i int) (uint64, envelope.Position, *publish.Message) {
 		tx, pos, m := keyed(i)
 		if i == bad {
 			m.Body = make([]byte, 3000)
@@ -366,9 +365,9 @@ func TestOneKeysPoisonIsRefusedBeforeItsNextEventAndOthersFlow(t *testing.T) {
 		if i%keys == bad%keys && i >= bad {
 			behind = append(behind, i)
 		}
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
-	}
-	<-asked
+		return tx, pos, m
+	})
+	came(t, asked)
 	// While the dead letter is not durable, only its key waits.
 	wantKeyed(t, js, n, behind...)
 	if st := r.stream.Status(); st.Healthy() || st.Queued != len(behind) {
@@ -425,7 +424,7 @@ func TestLanesHoldNoMoreThanTheByteBound(t *testing.T) {
 	})
 	check(t, proxy.Release(testenv.Downstream))
 	check(t, proxy.Restore())
-	<-sent
+	came(t, sent)
 	r.drain()
 	wantKeyed(t, js, 3000)
 }
@@ -439,7 +438,7 @@ func TestABlockedKeyFillsTheByteBoundAndThenSendWaits(t *testing.T) {
 	r := lanesOn(t, openConn(t, srv.URL()), 0, func(c *publish.Config) { c.MaxBytes = 50_000 })
 	tx, pos, m := keyed(0)
 	m.Subject = "elsewhere.x"
-	check(t, r.stream.Send(t.Context(), tx, pos, m))
+	check(t, r.stream.Send(limited(t), tx, pos, m))
 	r.waitFor("elsewhere.x")
 	sent := make(chan int, 1)
 	go func() {
@@ -455,7 +454,7 @@ func TestABlockedKeyFillsTheByteBoundAndThenSendWaits(t *testing.T) {
 			}
 		}
 	}()
-	n := <-sent
+	n := came(t, sent)
 	st := r.stream.Status()
 	if st.Bytes > 50_000 || st.Bytes < 45_000 {
 		t.Errorf("holds %d bytes when Send waits, bound is 50000", st.Bytes)
@@ -638,13 +637,13 @@ func TestTheTailFromAFloorShowsAllLaterEvents(t *testing.T) {
 			var floors [n]uint64
 			r.sendKeyed(0, 1)
 			r.drain() // so that it flows
-			for i := 1; i < n; i++ {
+			r.sendEach(1, n, func(i int) (uint64, envelope.Position, *publish.Message) {
 				tx, pos, m := keyed(i)
 				if i%keys == 4 { // far behind the others
 					m.Key = "slow"
 				}
-				check(t, r.stream.Send(t.Context(), tx, pos, m))
-			}
+				return tx, pos, m
+			})
 			r.drain()
 			late := nats.NewMsg("ev.late")
 			for name, value := range map[string]string{

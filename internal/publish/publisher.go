@@ -128,9 +128,10 @@ type publisher struct {
 	changed chan struct{}
 	stopErr error
 
-	owed       []StoredRun // to be told to Stored
-	owedSpare  []StoredRun
-	delivering bool
+	owed        []StoredRun // to be told to Stored
+	owedSpare   []StoredRun
+	delivering  bool
+	wantTelling int // who wait for the end of delivering
 
 	lastPos     envelope.Position
 	lastID      []byte
@@ -272,9 +273,22 @@ func (s *publisher) deliver() {
 		s.owedSpare = batch
 	}
 	s.delivering = false
-	if s.worthTelling() {
+	if s.wantTelling > 0 || s.worthTelling() {
 		s.wake()
 	}
+}
+
+// told waits until no call of Stored is under way. The mutex is held by the caller
+// and given up meanwhile.
+func (s *publisher) told(ctx context.Context) error {
+	s.wantTelling++
+	defer func() { s.wantTelling-- }()
+	for s.delivering {
+		if err := s.wait(ctx, 0); err != nil {
+			return err
+		}
+	}
+	return nil
 }
 
 // owe notes one more stored event. Events of one transaction become one run, so

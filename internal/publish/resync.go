@@ -240,10 +240,8 @@ func (r *recovery) refuse(ctx context.Context, reason, detail string) error {
 // is held by the caller and given up meanwhile.
 func (s *publisher) handOver(ctx context.Context, e *entry, reason, detail string) error {
 	s.deliver()
-	for s.delivering {
-		if err := s.wait(ctx, 0); err != nil {
-			return err
-		}
+	if err := s.told(ctx); err != nil {
+		return err
 	}
 	if s.cfg.Refused == nil {
 		return &refusedError{err: errors.New("nobody takes dead letters")}

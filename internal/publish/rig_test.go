@@ -48,6 +48,29 @@ func openConn(t *testing.T, urls string, opts ...nats.Option) *publish.Conn {
 	return conn
 }
 
+// patience is longer than anything here may take: what exceeds it hangs.
+const patience = 2 * time.Minute
+
+// limited is the test's context with an end, for calls that may wait for ever.
+func limited(t *testing.T) context.Context {
+	t.Helper()
+	ctx, cancel := context.WithTimeoutCause(t.Context(), patience, fmt.Errorf("nothing for %v", patience))
+	t.Cleanup(cancel)
+	return ctx
+}
+
+// came waits for a value, or the end, of what a goroutine of the test tells.
+func came[T any](t *testing.T, from <-chan T) T {
+	t.Helper()
+	select {
+	case v := <-from:
+		return v
+	case <-limited(t).Done():
+		t.Fatalf("nothing came for %v", patience)
+		panic("unreachable")
+	}
+}
+
 // startOn runs a chain on conn from the stream's end.
 func startOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig {
 	t.Helper()
@@ -127,9 +150,9 @@ func startAs(
 		f(&cfg)
 	}
 	r.stream = build(cfg)
-	tail, err := r.stream.Tail(t.Context())
+	tail, err := r.stream.Tail(limited(t))
 	if err != nil {
-		t.Fatalf("Tail: %v", err)
+		t.Fatalf("Tail: %v; status %+v", err, r.stream.Status())
 	}
 	r.stream.Begin(t.Context(), tail, lastAcked)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -144,7 +167,11 @@ func startAs(
 
 func (r *rig) stop() {
 	r.cancel()
-	<-r.ended
+	select {
+	case <-r.ended:
+	case <-time.After(patience):
+		r.t.Errorf("Run goes on %v after the end of its context; status %+v", patience, r.stream.Status())
+	}
 }
 
 func event(i int) (uint64, envelope.Position, *publish.Message) {
@@ -157,9 +184,15 @@ func event(i int) (uint64, envelope.Position, *publish.Message) {
 
 func (r *rig) send(from, to int) {
 	r.t.Helper()
+	r.sendEach(from, to, event)
+}
+
+func (r *rig) sendEach(from, to int, nth func(i int) (uint64, envelope.Position, *publish.Message)) {
+	r.t.Helper()
+	ctx := limited(r.t)
 	for i := from; i < to; i++ {
-		tx, pos, m := event(i)
-		if err := r.stream.Send(r.t.Context(), tx, pos, m); err != nil {
+		tx, pos, m := nth(i)
+		if err := r.stream.Send(ctx, tx, pos, m); err != nil {
 			r.t.Fatalf("Send(%d): %v; status %+v", i, err, r.stream.Status())
 		}
 	}
@@ -274,7 +307,8 @@ func ids(t *testing.T, js jetstream.JetStream, atLeast int) []string {
 
 func readIDs(t *testing.T, s jetstream.Stream, total int) ([]string, error) {
 	t.Helper()
-	c, err := s.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{})
+	// Without a limit the client makes its consumer anew for ever.
+	c, err := s.OrderedConsumer(t.Context(), jetstream.OrderedConsumerConfig{MaxResetAttempts: 1})
 	if err != nil {
 		return nil, err
 	}
@@ -284,11 +318,15 @@ func readIDs(t *testing.T, s jetstream.Stream, total int) ([]string, error) {
 		if err != nil {
 			return nil, err
 		}
+		had := len(out)
 		for m := range batch.Messages() {
 			out = append(out, m.Headers().Get(envelope.HeaderMsgID))
 		}
 		if batch.Error() != nil {
 			return nil, batch.Error()
+		}
+		if len(out) == had {
+			return nil, fmt.Errorf("read %d messages, want %d", had, total)
 		}
 	}
 	return out, nil

@@ -78,9 +78,7 @@ func (s *publisher) stop(ctx context.Context, err error) {
 		reason = err.Error()
 	}
 	s.setState(StateStopped, reason)
-	for s.delivering {
-		_ = s.wait(context.WithoutCancel(ctx), 0) // so it only ends when woken
-	}
+	_ = s.told(context.WithoutCancel(ctx)) // so it only ends when it is done
 	sub := s.sub
 	s.sub, s.nc = nil, nil
 	s.wake()

@@ -93,9 +93,9 @@ func sessionOf(t *testing.T, conn *publish.Conn, w witness, from, end int, share
 		_, pos, _ := keyed(i)
 		return pos
 	}
-	tail, err := l.Tail(t.Context())
+	tail, err := l.Tail(limited(t))
 	check(t, err)
-	held, _, err := l.ReadTail(t.Context(), w.floor, at(w.settled))
+	held, _, err := l.ReadTail(limited(t), w.floor, at(w.settled))
 	check(t, err)
 	seen, err := dedup.NewSeen("EV", held, at(w.settled), dedup.Slot{Confirmed: at(from).Commit, WALEnd: 1 << 20, Epoch: 1})
 	check(t, err)
@@ -103,7 +103,7 @@ func sessionOf(t *testing.T, conn *publish.Conn, w witness, from, end int, share
 	ctx, cancel := context.WithCancel(t.Context())
 	running := make(chan error, 1)
 	go func() { running <- l.Run(ctx) }()
-	sent := 0
+	sent, patient := 0, limited(t)
 	for i := from; i < end; i++ {
 		tx, pos, m := keyed(i)
 		check(t, seen.Pass(pos, m.MsgID))
@@ -113,7 +113,7 @@ func sessionOf(t *testing.T, conn *publish.Conn, w witness, from, end int, share
 			continue
 		}
 		sent++
-		check(t, l.Send(t.Context(), tx, pos, m))
+		check(t, l.Send(patient, tx, pos, m))
 	}
 	envtest.Eventually(t, 10*time.Second, func() error {
 		if c := l.Status().Counters; float64(c.Acks+c.Found) < share*float64(sent) {
@@ -122,10 +122,10 @@ func sessionOf(t *testing.T, conn *publish.Conn, w witness, from, end int, share
 		return nil
 	})
 	if drain {
-		check(t, l.Drain(t.Context()))
+		check(t, l.Drain(limited(t)))
 	}
 	cancel()
-	check(t, <-running)
+	check(t, came(t, running))
 	settled := w.settled
 	for settled < end && stored[uint64(1+settled/3)] == 3 {
 		settled += 3

@@ -49,7 +49,7 @@ func TestA58AMissingStreamIsNamedAndWaitedFor(t *testing.T) {
 	s := publish.New(openConn(t, srv.URL()), publish.Config{Stream: "EV", Source: source, RetryMost: 100 * time.Millisecond})
 	got := make(chan publish.Tail, 1)
 	go func() {
-		tail, err := s.Tail(t.Context())
+		tail, err := s.Tail(limited(t))
 		if err != nil {
 			t.Errorf("Tail: %v", err)
 		}
@@ -62,7 +62,7 @@ func TestA58AMissingStreamIsNamedAndWaitedFor(t *testing.T) {
 		return nil
 	})
 	createStream(t, js)
-	if tail := <-got; !tail.Empty || tail.Gone || tail.Created.IsZero() || !tail.Facts.Covers("ev.a") || tail.Facts.Covers("other") {
+	if tail := came(t, got); !tail.Empty || tail.Gone || tail.Created.IsZero() || !tail.Facts.Covers("ev.a") || tail.Facts.Covers("other") {
 		t.Errorf("Tail() = %+v", tail)
 	}
 }
@@ -76,7 +76,7 @@ func TestA58ASubjectThatNoStreamCoversIsNamed(t *testing.T) {
 	r.send(0, 10)
 	tx, pos, m := event(10)
 	m.Subject = "elsewhere.x"
-	check(t, r.stream.Send(t.Context(), tx, pos, m))
+	check(t, r.stream.Send(limited(t), tx, pos, m))
 	r.send(11, 20)
 	r.waitFor(`no stream covers subject "elsewhere.x": stream "EV" has subjects ["ev.>"]`)
 	createStream(t, js, func(c *jetstream.StreamConfig) { c.Subjects = []string{"ev.>", "elsewhere.>"} })
@@ -104,7 +104,7 @@ func TestA58AServerWithoutJetStreamIsNamed(t *testing.T) {
 		return nil
 	})
 	cancel()
-	<-ended
+	came(t, ended)
 }
 
 const permissionsConf = `
@@ -134,7 +134,7 @@ func TestA61AMissingPermissionIsNamed(t *testing.T) {
 	for i, subject := range []string{"ev.1", "ev.2", "ev.3", "ev.1"} {
 		tx, pos, m := event(i)
 		m.Subject = subject
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
+		check(t, r.stream.Send(limited(t), tx, pos, m))
 	}
 	r.waitFor(`not permitted to publish "ev.3"`)
 	// The answers to the others can come after the violation.
@@ -159,7 +159,7 @@ func TestA61AMissingPermissionIsNamed(t *testing.T) {
 			return nil
 		})
 		cancel()
-		<-ended
+		came(t, ended)
 	}
 }
 
@@ -205,13 +205,13 @@ func TestA51AnEventOverTheStreamsSizeIsRefusedAloneAndTheOthersFlow(t *testing.T
 			return note(ctx, refused)
 		}
 	})
-	for i := range 150 {
+	r.sendEach(0, 150, func(i int) (uint64, envelope.Position, *publish.Message) {
 		tx, pos, m := event(i)
 		if i == 50 || i == 101 {
 			m.Body = make([]byte, 3000)
 		}
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
-	}
+		return tx, pos, m
+	})
 	r.drain()
 	wantStored(t, js, 150, 50, 101)
 	if len(r.refused) != 2 {
@@ -236,7 +236,7 @@ func TestAnErrorOfRefusedEndsRun(t *testing.T) {
 		})
 		tx, pos, m := event(0)
 		m.Body = make([]byte, 3000)
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
+		check(t, r.stream.Send(limited(t), tx, pos, m))
 		if err := r.runEnds(); !errors.Is(err, boom) {
 			t.Errorf("Run() = %v, want %v", err, boom)
 		}
@@ -252,7 +252,7 @@ func TestA51AMessageOverMaxPayloadIsRefused(t *testing.T) {
 		r := start(t, openConn(t, srv.URL()), 0)
 		tx, pos, m := event(0)
 		m.Body = make([]byte, 1<<20)
-		check(t, r.stream.Send(t.Context(), tx, pos, m))
+		check(t, r.stream.Send(limited(t), tx, pos, m))
 		r.send(1, 5)
 		r.drain()
 		wantStored(t, js, 5, 0)
@@ -419,7 +419,7 @@ func TestAForeignMessageInTheMidstOfOursHidesNoHole(t *testing.T) {
 		return nil
 	})
 	r.stop()
-	<-sent
+	came(t, sent)
 	// Whatever was reported as stored is a gapless prefix of the stream.
 	n := r.totalStored()
 	have := map[string]bool{}
@@ -457,7 +457,7 @@ func TestTheTailTellsTheMark(t *testing.T) {
 	createStream(t, js)
 	r := startOn(t, openConn(t, srv.URL()), 0)
 	tail := func() publish.Tail {
-		got, err := publish.New(r.conn, publish.Config{Stream: "EV", Source: source}).Tail(t.Context())
+		got, err := publish.New(r.conn, publish.Config{Stream: "EV", Source: source}).Tail(limited(t))
 		check(t, err)
 		return got
 	}
@@ -485,4 +485,78 @@ func TestTheTailTellsTheMark(t *testing.T) {
 	if got := tail(); !got.Gone || got.LastSeq != 6 || got.Empty {
 		t.Errorf("Tail() of a deleted message = %+v", got)
 	}
+}
+
+// What Run waits for at its end is the call of Stored that is under way, however
+// much is still held.
+func TestRunEndsWhenStoredHasReturned(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		createStream(t, admin(t, srv.URL()))
+		proxy := envtest.Proxy(t, srv.Addr())
+		entered, leave := make(chan struct{}), make(chan struct{})
+		r := start(t, openConn(t, "nats://"+proxy.Addr()), 0, func(c *publish.Config) {
+			c.Stored = func(publish.StoredRun) {
+				close(entered)
+				<-leave
+			}
+		})
+		t.Cleanup(func() { close(leave) }) // before the rig is stopped
+		r.send(0, 1)
+		came(t, entered)
+		// One event stays in flight: nothing but the end of Stored is news.
+		check(t, proxy.Hold(testenv.Downstream))
+		tx, pos, m := event(1)
+		m.Key = "other"
+		check(t, r.stream.Send(limited(t), tx, pos, m))
+		r.cancel()
+		envtest.Eventually(t, patience, func() error {
+			if st := r.stream.Status(); st.State != publish.StateStopped {
+				return fmt.Errorf("state %v", st.State)
+			}
+			return nil
+		})
+		select {
+		case <-r.ended:
+			t.Error("Run has ended while Stored was called")
+		default:
+		}
+		leave <- struct{}{}
+		r.stop()
+	})
+}
+
+// I5. A dead letter is recorded once Stored was told of what was before it,
+// also when nothing else happens then.
+func TestAnEventIsRefusedWhenStoredHasReturned(t *testing.T) {
+	t.Parallel()
+	both(t, func(t *testing.T, start starter) {
+		srv := envtest.EmbeddedNATS(t)
+		createStream(t, admin(t, srv.URL()))
+		entered, leave := make(chan struct{}), make(chan struct{})
+		r := start(t, openConn(t, srv.URL()), 0, func(c *publish.Config) {
+			c.Stored = func(publish.StoredRun) {
+				close(entered)
+				<-leave
+			}
+		})
+		t.Cleanup(func() { close(leave) }) // before the rig is stopped
+		r.send(0, 1)
+		came(t, entered)
+		tx, pos, m := event(1)
+		m.Key, m.Body = "other", make([]byte, 1<<20) // the client refuses it
+		check(t, r.stream.Send(limited(t), tx, pos, m))
+		envtest.Eventually(t, patience, func() error {
+			if st := r.stream.Status(); st.State != publish.StateRefusing {
+				return fmt.Errorf("state %v", st.State)
+			}
+			return nil
+		})
+		leave <- struct{}{}
+		r.drain()
+		if len(r.refused) != 1 || r.refused[0].Reason != publish.ReasonTooLarge {
+			t.Errorf("refused %+v", r.refused)
+		}
+	})
 }

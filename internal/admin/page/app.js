@@ -145,7 +145,7 @@ function render(s) {
   }
   before = s;
   byId('source').textContent = `source ${s.source}`;
-  byId('updated').textContent = `${s.phase} since ${clock(s.since)}; updated ${clock(s.at)}`;
+  byId('updated').textContent = `${s.phase}${s.phase_since ? ' since ' + clock(s.phase_since) : ''}; updated ${clock(s.at)}`;
   verdict(s);
   advice(s);
   way(s);

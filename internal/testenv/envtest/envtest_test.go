@@ -1,7 +1,12 @@
 package envtest_test
 
 import (
+	"context"
+	"os"
+	"os/exec"
+	"strings"
 	"testing"
+	"time"
 
 	"github.com/jackc/pgx/v5"
 
@@ -43,4 +48,35 @@ func TestASharedDatabaseIsDroppedWithItsSlots(t *testing.T) {
 	if slots != 0 {
 		t.Errorf("%d slots are left, want 0", slots)
 	}
+}
+
+// What a test waits for stands at the end of what is printed, also where servers
+// of the process have a thousand goroutines.
+func TestAHangingTestIsTold(t *testing.T) {
+	t.Parallel()
+	const role = "WALRELAY_TEST_HANG"
+	if os.Getenv(role) != "" {
+		hang(t)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, self, "-test.run", "^"+t.Name()+"$", "-test.timeout", "2s")
+	cmd.Env = append(os.Environ(), role+"=1")
+	out, err := cmd.CombinedOutput()
+	if err == nil {
+		t.Errorf("the hanging test ended well")
+	}
+	if _, told, _ := strings.Cut(string(out), "What hangs:"); !strings.Contains(told, "envtest_test.hang(") || strings.Count(told, "\n") > 60 {
+		t.Errorf("what hangs is not told, or not alone:\n%s", out)
+	}
+}
+
+//go:noinline
+func hang(t *testing.T) {
+	t.Helper()
+	<-make(chan struct{})
 }

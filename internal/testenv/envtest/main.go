@@ -12,11 +12,13 @@ import (
 )
 
 // Main is the whole of TestMain: it plays a helper's role if this process is
-// one, runs the tests, stops what they shared, looks for goroutines that are
+// one, runs the tests, tells what hangs, stops what they shared, looks for goroutines that are
 // left over, and exits. The options are goleak's.
 func Main(m *testing.M, opts ...goleak.Option) {
 	testenv.Main()
+	stop := watchHang()
 	code := m.Run()
+	stop()
 	if err := closeShared(); err != nil {
 		_, _ = fmt.Fprintln(os.Stderr, "envtest: close what the tests shared:", err)
 		code = max(code, 1)
