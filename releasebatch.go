@@ -127,7 +127,7 @@ func (r *release) note(ctx context.Context, done []deadletter.Resolution) error 
 func (r *release) look(ctx context.Context, st *stream) error {
 	last, err := st.pub.EachHeader(ctx, r.read[st.name], func(m publish.StoredMessage) error {
 		if m.Header.Get(envelope.HeaderSource) == r.s.cfg.Source && m.Header.Get(envelope.HeaderOrigin) == r.repair.origin {
-			r.stored[m.Header.Get(envelope.HeaderMsgID)] = m.Seq
+			r.stored[eventOf(m)] = m.Seq
 		}
 		return nil
 	})

@@ -134,3 +134,62 @@ func TestAStreamRefusesAReleasedEventWhileAnotherTakesTheRest(t *testing.T) {
 		})
 	}
 }
+
+// I1, I5: while a stream refuses a released event, a heal parks an older one in
+// front of it. That one is not taken for stored: it waits with the others.
+func TestWhatIsParkedInFrontOfARefusedEventMeanwhileIsNotLost(t *testing.T) {
+	t.Parallel()
+	const n, large = 20, 10
+	w := fixture.New(t, fixture.Config{ProxyNATS: true, Stream: shortDuplicates, Flags: parked()})
+	relay := w.Start()
+	relay.Await("relaying", fixture.Patience)
+	place(w, "one", refusedHeaders, 1)
+	for i := range n {
+		filler := ""
+		if i+1 == large {
+			filler = strings.Repeat("x", 3000)
+		}
+		w.Exec("SELECT e2e.place(gen_random_uuid(), 'one', 'placed', $1)", filler)
+	}
+	w.Dead(n + 1)
+	stream, err := w.JetStream.Stream(t.Context(), w.StreamName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := stream.CachedInfo().State.LastSeq
+	cfg := stream.CachedInfo().Config
+	cfg.MaxMsgSize = 2000 // the router does not know
+	if _, err := w.JetStream.UpdateStream(t.Context(), cfg); err != nil {
+		t.Fatal(err)
+	}
+	// The oldest one is not there yet.
+	older := fixture.Value[int64](w, `UPDATE walrelay.dead_letter SET resolved_at = clock_timestamp(), resolution = 'test' WHERE id = (
+		SELECT min(id) FROM walrelay.dead_letter WHERE parked_behind <> id) RETURNING id`)
+	if err := w.NATSProxy.Slow(testenv.Downstream, 2*time.Second); err != nil {
+		t.Fatal(err)
+	}
+	discardFirst(w)
+	envtest.Eventually(t, fixture.Patience, func() error {
+		info, err := stream.Info(t.Context())
+		if err == nil && info.State.LastSeq == before {
+			err = fmt.Errorf("nothing is under way")
+		}
+		return err
+	})
+	w.Exec(`UPDATE walrelay.dead_letter SET resolved_at = NULL, resolution = NULL WHERE id = $1`, older)
+	becomes(t, w, "an event is refused", "SELECT count(*) = 1 FROM walrelay.dead_letter WHERE resolved_at IS NULL AND parked_behind = id AND reason <> 'parked'")
+	if err := w.NATSProxy.Slow(testenv.Downstream, 0); err != nil {
+		t.Fatal(err)
+	}
+	becomes(t, w, "the refused event is the first one, and the older one waits behind it", `SELECT count(*) = 1 FROM walrelay.dead_letter o
+		JOIN walrelay.dead_letter first ON first.id = o.parked_behind WHERE o.id = $1 AND o.resolved_at IS NULL
+			AND first.resolved_at IS NULL AND first.reason <> 'parked'`, older)
+	discardFirst(w)
+	awaitReleased(t, w)
+	// The first one and the large one were discarded.
+	if got := counters(t, w, "one"); len(got) != n-1 {
+		t.Errorf("events %v are stored, want %d", got, n-1)
+	}
+	sequencesAreRight(t, w)
+	relay.Stop(fixture.Patience)
+}

@@ -172,7 +172,7 @@ CREATE TABLE IF NOT EXISTS {schema}.job (
     ended_at       timestamptz,
     CONSTRAINT job_pkey PRIMARY KEY (id)
 );
-COMMENT ON COLUMN {schema}.job.first_sequence IS 'per stream: its last sequence before the job sent anything';
+COMMENT ON COLUMN {schema}.job.first_sequence IS 'per stream: the sequence behind which what the job has sent and not accounted for is looked for after a crash';
 CREATE INDEX IF NOT EXISTS job_open ON {schema}.job (source, id) WHERE ended_at IS NULL;
 
 -- Committed events that the slot can no longer deliver or the broker no
