@@ -71,7 +71,7 @@ func (s *session) refusedByServer(ctx context.Context, refused publish.Refused) 
 		AggregateType: aggregateType, AggregateID: aggregateID, EventType: eventType,
 		Stream: refused.Stream, Subject: refused.Message.Subject, Payload: refused.Message.Body,
 		PayloadNull: header[envelope.HeaderPayload] == "null",
-		Reason:      reason, Error: refused.Detail, CommittedAt: committed,
+		Reason:      reason, Error: refused.Detail, CommittedAt: committed, Late: header[envelope.HeaderLate] == "1",
 	})
 	if err != nil {
 		return err

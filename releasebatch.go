@@ -49,7 +49,7 @@ func (r *release) batch(ctx context.Context, waiting []deadletter.Letter) (stop 
 			}
 			to = append(to, st)
 		}
-		if err := r.repair.publish(ctx, row, &routed); err != nil {
+		if err := r.repair.publishAs(ctx, row, &routed, l.Late); err != nil {
 			return true, err
 		}
 		done = append(done, deadletter.Resolution{ID: l.ID, How: deadletter.Released})

@@ -129,12 +129,21 @@ func (r *repair) announce(ctx context.Context) error {
 
 // publish sends one row; it waits for room.
 func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Routed) error {
+	return r.publishAs(ctx, row, routed, r.late)
+}
+
+// publishAs is publish for who knows of the single row whether it is late.
+func (r *repair) publishAs(ctx context.Context, row *router.Row, routed *router.Routed, late bool) error {
 	s := r.s
 	if err := r.announce(ctx); err != nil {
 		return err
 	}
 	r.add(&r.sent, 1)
-	letter := func() deadletter.Letter { return letterOfRow(r.router, row, routed) }
+	letter := func() deadletter.Letter {
+		l := letterOfRow(r.router, row, routed)
+		l.Late = late
+		return l
+	}
 	recorded, err := false, error(nil)
 	if r.parks {
 		recorded, err = s.follow(ctx, &routed.Event, letter)
@@ -160,7 +169,7 @@ func (r *repair) publish(ctx context.Context, row *router.Row, routed *router.Ro
 	}
 	st := s.streams[routed.StreamIndex]
 	s.traced(ctx, &m, st.name, r.origin, row.Position, time.Time{})
-	return st.pub.SendAside(ctx, r.ref, &m, publish.Aside{Origin: r.origin, Late: r.late, Once: !r.again})
+	return st.pub.SendAside(ctx, r.ref, &m, publish.Aside{Origin: r.origin, Late: late, Once: !r.again})
 }
 
 // wireID is a new message id for an event. Every attempt of one job has the

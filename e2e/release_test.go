@@ -2,6 +2,7 @@ package e2e_test
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -191,5 +192,41 @@ func TestWhatIsParkedInFrontOfARefusedEventMeanwhileIsNotLost(t *testing.T) {
 		t.Errorf("events %v are stored, want %d", got, n-1)
 	}
 	sequencesAreRight(t, w)
+	relay.Stop(fixture.Patience)
+}
+
+// I3: what a heal finds after newer events of the aggregate were stored is late,
+// also where it has to wait for its turn among parked ones.
+func TestAHealedEventThatWasParkedIsReleasedAsLate(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Flags: parked("--heal-limit", "1000")})
+	relay := w.Start()
+	relay.Await("relaying", fixture.Patience)
+	place(w, "a", "{}", 1)
+	w.Stored(1)
+	proven(t, w)
+	w.Exec(fmt.Sprintf("ALTER PUBLICATION %q DROP TABLE walrelay.outbox", w.Source))
+	relay.Await("waiting", fixture.Patience)
+	place(w, "a", "{}", 2) // unseen
+	w.Exec(fmt.Sprintf("ALTER PUBLICATION %q ADD TABLE walrelay.outbox", w.Source))
+	place(w, "a", "{}", 1)
+	place(w, "a", refusedHeaders, 1)
+	place(w, "a", "{}", 1)
+	w.Dead(4) // the refused one, what follows it, and the two that were found
+	gap(t, w, "unseen", "healed")
+	discardFirst(w)
+	awaitReleased(t, w)
+	messages, err := w.Messages(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	var late []bool
+	for _, m := range messages {
+		late = append(late, m.Event.Late)
+	}
+	if seen := counters(t, w, "a"); !slices.Equal(seen, []int64{1, 4, 2, 3, 6}) || !slices.Equal(late, []bool{false, false, true, true, false}) {
+		t.Errorf("events %v are stored, late: %v; want those found, 2 and 3, behind 4 and late", seen, late)
+	}
+	w.Check()
 	relay.Stop(fixture.Patience)
 }

@@ -188,6 +188,7 @@ type shownLetter struct {
 	ResolvedBy    string          `json:"resolved_by,omitempty"`
 	Resolution    string          `json:"resolution,omitempty"`
 	Sequence      int64           `json:"sequence,omitempty"`
+	Late          bool            `json:"late,omitempty"` // newer events of its aggregate may be stored
 	PayloadSize   int64           `json:"payload_size"`
 	PayloadNull   bool            `json:"payload_null,omitempty"`
 	PayloadSHA256 string          `json:"payload_sha256,omitempty"`
@@ -200,7 +201,7 @@ func shown(l *deadletter.Letter, whole bool) shownLetter {
 		ID: l.ID, Source: l.Source, EventID: l.EventID, Table: l.Table, AggregateType: l.AggregateType, AggregateID: l.AggregateID,
 		EventType: l.EventType, Stream: l.Stream, Subject: l.Subject, Reason: l.Reason, Error: l.Error, CommittedAt: l.CommittedAt,
 		At: l.At, State: letterState(l), ParkedBehind: l.ParkedBehind, ResolvedAt: l.ResolvedAt, ResolvedBy: l.ResolvedBy,
-		Resolution: l.Resolution, Sequence: l.Sequence, PayloadSize: l.PayloadSize, PayloadNull: l.PayloadNull,
+		Resolution: l.Resolution, Sequence: l.Sequence, Late: l.Late, PayloadSize: l.PayloadSize, PayloadNull: l.PayloadNull,
 		PayloadSHA256: hex.EncodeToString(l.PayloadHash),
 	}
 	if !l.Position.IsZero() {

@@ -40,6 +40,8 @@ type Letter struct {
 	CommittedAt time.Time
 	// ParkedBehind is the id of the letter that it waits behind; 0 if none.
 	ParkedBehind int64
+	// Late says that newer events of its aggregate may be stored already.
+	Late bool
 
 	// What follows is filled by reading.
 

@@ -32,7 +32,7 @@ type Filter struct {
 
 const columns = `id, source, coalesce(position, ''), coalesce(event_id, ''), "table", coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
 	coalesce(event_type, ''), coalesce(stream, ''), coalesce(subject, ''), headers::text, columns, payload_null, payload_size, payload_sha256, reason, error,
-	committed_at, at, coalesce(parked_behind, 0), resolved_at, coalesce(resolved_by, ''), coalesce(resolution, ''), coalesce(sequence, 0)`
+	committed_at, at, coalesce(parked_behind, 0), resolved_at, coalesce(resolved_by, ''), coalesce(resolution, ''), coalesce(sequence, 0), late`
 
 // List gives letters without their payloads, oldest first.
 func List(ctx context.Context, q Querier, schema string, f Filter) ([]Letter, error) {
@@ -112,7 +112,7 @@ func scan(row pgx.CollectableRow) (Letter, error) {
 	var committed, resolved *time.Time
 	err := row.Scan(&l.ID, &l.Source, &position, &l.EventID, &l.Table, &l.AggregateType, &l.AggregateID, &l.EventType, &l.Stream, &l.Subject,
 		&headers, &extra, &l.PayloadNull, &l.PayloadSize, &l.PayloadHash, &l.Reason, &l.Error, &committed, &l.At, &l.ParkedBehind,
-		&resolved, &l.ResolvedBy, &l.Resolution, &l.Sequence, &l.Payload)
+		&resolved, &l.ResolvedBy, &l.Resolution, &l.Sequence, &l.Late, &l.Payload)
 	if err != nil {
 		return l, err
 	}

@@ -52,11 +52,11 @@ func record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence 
 		insert := func(tx pgx.Tx, headersSQL string) error {
 			err := tx.QueryRow(ctx, `INSERT INTO `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
 				(source, epoch, commit_lsn, idx, event_id, "table", aggregate_type, aggregate_id, event_type, subject, stream,
-				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at, columns, parked_behind)
-				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19, $20, $21)
+				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at, columns, parked_behind, late)
+				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
 				ON CONFLICT DO NOTHING RETURNING id`,
 				l.Source, epoch, lsn, index, null(l.EventID), clean(l.Table), null(l.AggregateType), null(l.AggregateID), null(l.EventType),
-				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt), extra, behind).Scan(&id)
+				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt), extra, behind, l.Late).Scan(&id)
 			inserted = err == nil
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil

@@ -88,6 +88,7 @@ CREATE TABLE IF NOT EXISTS {schema}.dead_letter (
     resolved_by    text,
     resolution     text,
     sequence       bigint,
+    late           boolean     NOT NULL DEFAULT false,
     CONSTRAINT dead_letter_pkey PRIMARY KEY (id),
     CONSTRAINT dead_letter_source_position_key UNIQUE (source, position),
     CONSTRAINT dead_letter_parked_behind_fkey FOREIGN KEY (parked_behind) REFERENCES {schema}.dead_letter (id),
@@ -96,6 +97,7 @@ CREATE TABLE IF NOT EXISTS {schema}.dead_letter (
 );
 COMMENT ON COLUMN {schema}.dead_letter.columns IS 'further mapped columns of the row by name, each as PostgreSQL''s text or null';
 COMMENT ON COLUMN {schema}.dead_letter.headers IS 'the headers column: an object as it was; anything else as a JSON string of its text';
+COMMENT ON COLUMN {schema}.dead_letter.late IS 'newer events of its aggregate may be stored: when it is released its message says so';
 COMMENT ON COLUMN {schema}.dead_letter.payload IS 'null also where the payload was over 1 MiB: then payload_size and payload_sha256 tell, and the row stays in its table';
 
 CREATE UNIQUE INDEX IF NOT EXISTS dead_letter_source_table_event_id ON {schema}.dead_letter
