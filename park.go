@@ -36,6 +36,9 @@ type parking struct {
 // recallParked reads which aggregates are parked, whatever OnPoison says now:
 // what waits must not be overtaken.
 func (s *session) recallParked(ctx context.Context, conn *pgx.Conn) error {
+	if _, err := deadletter.Unite(ctx, conn, s.cfg.Schema, s.cfg.Source, s.fence); err != nil {
+		return err
+	}
 	parked, err := deadletter.ParkedAggregates(ctx, conn, s.cfg.Schema, s.cfg.Source, parkedMost+1)
 	if err != nil {
 		return err

@@ -230,3 +230,34 @@ func TestAHealedEventThatWasParkedIsReleasedAsLate(t *testing.T) {
 	w.Check()
 	relay.Stop(fixture.Patience)
 }
+
+// I1, I3: released letters that are open again, since the stream has lost them,
+// are released again though they waited behind several letters.
+func TestLettersOfSeveralRoundsThatAreOpenAgainAreReleased(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Stream: shortDuplicates, Flags: parked()})
+	relay := w.Start()
+	relay.Await("relaying", fixture.Patience)
+	for range 3 {
+		place(w, "a", refusedHeaders, 1)
+		place(w, "a", "{}", 2)
+		becomes(t, w, "two letters wait", "SELECT count(*) = 2 FROM walrelay.dead_letter WHERE parked_behind <> id AND resolved_at IS NULL")
+		discardFirst(w)
+		awaitReleased(t, w)
+	}
+	relay.Stop(fixture.Patience)
+	stream, err := w.JetStream.Stream(t.Context(), w.StreamName)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := stream.Purge(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	w.Exec("UPDATE walrelay.dead_letter SET resolved_at = NULL, resolved_by = NULL, resolution = NULL, sequence = NULL WHERE resolution = 'released'")
+	relay = w.Start()
+	awaitReleased(t, w)
+	if seen := counters(t, w, "a"); !slices.Equal(seen, []int64{2, 3, 5, 6, 8, 9}) {
+		t.Errorf("events %v are stored, want those that were lost, in order", seen)
+	}
+	relay.Stop(fixture.Patience)
+}

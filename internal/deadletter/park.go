@@ -49,6 +49,27 @@ func ParkedAggregates(ctx context.Context, q Querier, schema, source string, lim
 	return parked, nil
 }
 
+// Unite lets what waits of one aggregate wait behind one letter. There are several
+// where letters that were released behind different ones are open again, since
+// the stream has lost their messages. An open first letter is preferred: until
+// somebody has dealt with it nothing of its aggregate is due.
+func Unite(ctx context.Context, conn *pgx.Conn, schema, source string, fence Fence) (moved int64, err error) {
+	err = fenced(ctx, conn, fence, func(tx pgx.Tx) error {
+		tag, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` l SET parked_behind = f.first FROM (
+				SELECT aggregate_type, aggregate_id, coalesce(min(id) FILTER (WHERE parked_behind = id), min(parked_behind)) AS first
+				FROM `+letterTable(schema)+` WHERE source = $1 AND resolved_at IS NULL AND parked_behind IS NOT NULL
+				GROUP BY aggregate_type, aggregate_id HAVING count(DISTINCT parked_behind) > 1) f
+			WHERE l.source = $1 AND l.resolved_at IS NULL AND l.parked_behind IS NOT NULL AND l.parked_behind <> f.first
+				AND l.aggregate_type IS NOT DISTINCT FROM f.aggregate_type AND l.aggregate_id IS NOT DISTINCT FROM f.aggregate_id`, source)
+		moved = tag.RowsAffected()
+		return err
+	})
+	if err != nil {
+		return 0, fmt.Errorf("unite what is parked of source %q: %w", source, err)
+	}
+	return moved, nil
+}
+
 // RecordFirst is Record for a letter that parks its aggregate. What waits
 // behind another letter of the aggregate waits behind this one from now on, that
 // letter included: it is of a later event. It gives the id of the first letter,

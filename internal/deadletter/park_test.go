@@ -162,3 +162,44 @@ func TestTheFurtherColumnsOfARowComeBack(t *testing.T) {
 		t.Errorf("From a later LSN = %v, %v; want none", from, err)
 	}
 }
+
+// I3: letters that are open again wait behind one letter of their aggregate, an
+// open one if there is any.
+func TestWhatIsOpenAgainWaitsBehindOneLetter(t *testing.T) {
+	t.Parallel()
+	conn := migrated(t, envtest.SharedPostgres(t))
+	exec := func(sql string, args ...any) {
+		t.Helper()
+		if _, err := conn.Exec(t.Context(), sql, args...); err != nil {
+			t.Fatal(err)
+		}
+	}
+	// Two rounds of aggregate 1, dealt with and released, and a round of another.
+	park := func(aggregate string, index uint64) (id int64) {
+		t.Helper()
+		id = first(t, conn, of(aggregate, index))
+		behind(t, conn, of(aggregate, index+1), id)
+		exec(`UPDATE walrelay.dead_letter SET resolved_at = now(), resolution = CASE id WHEN $1 THEN 'discarded' ELSE 'released' END WHERE resolved_at IS NULL`, id)
+		return id
+	}
+	one, two, other := park("1", 1), park("1", 5), park("2", 20)
+	exec(`UPDATE walrelay.dead_letter SET resolved_at = NULL, resolution = NULL WHERE resolution = 'released'`)
+	unite := func(want int64) {
+		t.Helper()
+		if n, err := deadletter.Unite(t.Context(), conn, "walrelay", "s", open); err != nil || n != want {
+			t.Errorf("Unite() = %d, %v; want %d", n, err, want)
+		}
+	}
+	unite(1)
+	unite(0)
+	if a, b, c := indices(t, conn, one, 10), indices(t, conn, two, 10), indices(t, conn, other, 10); !slices.Equal(a, []uint64{2, 6}) || len(b) != 0 || !slices.Equal(c, []uint64{21}) {
+		t.Errorf("%v wait behind the first, %v behind the second, %v behind that of another aggregate", a, b, c)
+	}
+	// An open first letter that came meanwhile.
+	exec(`UPDATE walrelay.dead_letter SET parked_behind = $1 WHERE position = '1/0/16B3748/6'`, two)
+	exec(`UPDATE walrelay.dead_letter SET resolved_at = NULL, resolution = NULL WHERE id = $1`, two)
+	unite(1)
+	if got := indices(t, conn, two, 10); !slices.Equal(got, []uint64{2, 6}) {
+		t.Errorf("%v wait behind the open letter, want both", got)
+	}
+}
