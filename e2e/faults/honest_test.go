@@ -19,11 +19,6 @@ import (
 // after 20 s.
 const honestFor = 25 * time.Second
 
-// heldBackFor is the same where PostgreSQL may send nothing until its standby
-// has it (synchronized_standby_slots): nobody says so, and a relay calls that
-// standing still after a minute.
-const heldBackFor = 65 * time.Second
-
 // A witness looks all along whether a relay calls itself ready that delivers
 // nothing (I10). What it compares is what anybody sees: the answer of /readyz,
 // the end of the write-ahead log, the slot's confirmed LSN, the streams' ends.
@@ -77,11 +72,7 @@ func (o *witness) look(ctx context.Context, last *standstill) *standstill {
 	if last == nil || last.progress != progress || confirmed >= last.waits {
 		return &standstill{since: time.Now(), waits: written, progress: progress}
 	}
-	most := honestFor
-	if o.s.kind == synced {
-		most = heldBackFor
-	}
-	if d := time.Since(last.since); d > most {
+	if d := time.Since(last.since); d > honestFor {
 		o.mu.Lock()
 		defer o.mu.Unlock()
 		o.lies = append(o.lies, fmt.Sprintf("ready for %s while nothing moved: %s, and %s had been written", d.Round(time.Second), progress, last.waits))

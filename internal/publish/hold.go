@@ -180,7 +180,6 @@ func (l *Lanes) setStuck(ln *lane, stuck bool) {
 	if stuck {
 		l.stuckLanes++
 		l.stuckHeld += ln.n
-		l.wake() // what is held back leaves room for others
 	} else {
 		l.stuckLanes--
 		l.stuckHeld -= ln.n

@@ -60,15 +60,14 @@ func limited(t *testing.T) context.Context {
 }
 
 // came waits for a value, or the end, of what a goroutine of the test tells.
-func came[T any](t *testing.T, from <-chan T) T {
+func came[T any](t *testing.T, from <-chan T) (v T) {
 	t.Helper()
 	select {
-	case v := <-from:
-		return v
+	case v = <-from:
 	case <-limited(t).Done():
 		t.Fatalf("nothing came for %v", patience)
-		panic("unreachable")
 	}
+	return v
 }
 
 // startOn runs a chain on conn from the stream's end.

@@ -8,6 +8,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 	"time"
 
@@ -487,6 +488,24 @@ func TestTheTailTellsTheMark(t *testing.T) {
 	}
 }
 
+// inStored gives a rig whose first event is stored, and whose call of Stored for
+// it goes on until leave is called.
+func inStored(t *testing.T, start starter, conn *publish.Conn) (r *rig, leave func()) {
+	t.Helper()
+	entered, left := make(chan struct{}), make(chan struct{})
+	r = start(t, conn, 0, func(c *publish.Config) {
+		c.Stored = func(publish.StoredRun) {
+			close(entered)
+			<-left
+		}
+	})
+	leave = sync.OnceFunc(func() { close(left) })
+	t.Cleanup(leave) // before the rig is stopped
+	r.send(0, 1)
+	came(t, entered)
+	return r, leave
+}
+
 // What Run waits for at its end is the call of Stored that is under way, however
 // much is still held.
 func TestRunEndsWhenStoredHasReturned(t *testing.T) {
@@ -495,16 +514,7 @@ func TestRunEndsWhenStoredHasReturned(t *testing.T) {
 		srv := envtest.EmbeddedNATS(t)
 		createStream(t, admin(t, srv.URL()))
 		proxy := envtest.Proxy(t, srv.Addr())
-		entered, leave := make(chan struct{}), make(chan struct{})
-		r := start(t, openConn(t, "nats://"+proxy.Addr()), 0, func(c *publish.Config) {
-			c.Stored = func(publish.StoredRun) {
-				close(entered)
-				<-leave
-			}
-		})
-		t.Cleanup(func() { close(leave) }) // before the rig is stopped
-		r.send(0, 1)
-		came(t, entered)
+		r, leave := inStored(t, start, openConn(t, "nats://"+proxy.Addr()))
 		// One event stays in flight: nothing but the end of Stored is news.
 		check(t, proxy.Hold(testenv.Downstream))
 		tx, pos, m := event(1)
@@ -522,7 +532,7 @@ func TestRunEndsWhenStoredHasReturned(t *testing.T) {
 			t.Error("Run has ended while Stored was called")
 		default:
 		}
-		leave <- struct{}{}
+		leave()
 		r.stop()
 	})
 }
@@ -534,16 +544,7 @@ func TestAnEventIsRefusedWhenStoredHasReturned(t *testing.T) {
 	both(t, func(t *testing.T, start starter) {
 		srv := envtest.EmbeddedNATS(t)
 		createStream(t, admin(t, srv.URL()))
-		entered, leave := make(chan struct{}), make(chan struct{})
-		r := start(t, openConn(t, srv.URL()), 0, func(c *publish.Config) {
-			c.Stored = func(publish.StoredRun) {
-				close(entered)
-				<-leave
-			}
-		})
-		t.Cleanup(func() { close(leave) }) // before the rig is stopped
-		r.send(0, 1)
-		came(t, entered)
+		r, leave := inStored(t, start, openConn(t, srv.URL()))
 		tx, pos, m := event(1)
 		m.Key, m.Body = "other", make([]byte, 1<<20) // the client refuses it
 		check(t, r.stream.Send(limited(t), tx, pos, m))
@@ -553,7 +554,7 @@ func TestAnEventIsRefusedWhenStoredHasReturned(t *testing.T) {
 			}
 			return nil
 		})
-		leave <- struct{}{}
+		leave()
 		r.drain()
 		if len(r.refused) != 1 || r.refused[0].Reason != publish.ReasonTooLarge {
 			t.Errorf("refused %+v", r.refused)
