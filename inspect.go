@@ -47,6 +47,9 @@ func (s *session) look(ctx context.Context) error {
 		if info.Exists {
 			s.progress.seen(info.ServerWALEnd, now)
 		}
+		if err = s.lookWithheld(ctx, conn, info, now); err != nil {
+			return err
+		}
 		s.countLetters(ctx, conn)
 		s.lookAsked(ctx, conn)
 		if _, err = checkTables(ctx, conn, s.cfg); err != nil {

@@ -21,6 +21,9 @@ func (s *Status) NotReady() string {
 			return fmt.Sprintf("stream %q: %s", st.Name, reasoned(st.State, st.Reason))
 		}
 	}
+	if s.Withheld != "" {
+		return "waiting: " + s.Withheld
+	}
 	if !s.StalledSince.IsZero() {
 		return fmt.Sprintf("stalled: nothing was received, stored or confirmed for %v, though there is something to do; "+
 			"look at what the walsender of slot %q does in pg_stat_activity", s.At.Sub(s.StalledSince).Round(time.Second), s.Slot)
@@ -31,8 +34,9 @@ func (s *Status) NotReady() string {
 // A Phase says in a word what an operator is to make of a status.
 type Phase string
 
-// Five phases are the states of those names. PhaseWaiting is that state too, and
-// a stream that waits while the others flow.
+// Five phases are the states of those names. PhaseWaiting is that state too, a
+// stream that waits while the others flow, and PostgreSQL that waits for a
+// standby before it sends more.
 const (
 	PhaseStarting Phase = "starting"
 	PhaseStandby  Phase = "standby"
@@ -80,6 +84,8 @@ func (s *Status) PhaseSince() (phase Phase, since time.Time) {
 	switch {
 	case phase == PhaseWaiting:
 		return phase, trouble
+	case s.Withheld != "":
+		return PhaseWaiting, s.WithheldSince
 	case !s.StalledSince.IsZero():
 		return PhaseStalled, s.StalledSince
 	case busy || s.At.Sub(newest) < idleAfter:

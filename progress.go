@@ -12,6 +12,10 @@ const (
 	// do, before the relay says that it is stalled. PostgreSQL has been seen to
 	// stand still for half of that with data flushed.
 	stalledAfter = time.Minute
+	// withheldAfter is the same where the cause is known: the relay says so once
+	// PostgreSQL has been seen to wait for a standby, as it always does for a
+	// moment.
+	withheldAfter = 5 * time.Second
 	// pageHeader is how far the server's end can lie behind the last byte that
 	// is ever sent: where a page has just begun its header has no record.
 	pageHeader = 64
@@ -77,20 +81,17 @@ func (p *progress) settle() {
 }
 
 // behind is since when there is WAL that is not done with, zero when there is
-// none that is known, and stalled since when nothing has moved, zero while
-// something does or nothing waits.
-func (p *progress) behind(now time.Time) (since, stalled time.Time) {
+// none that is known, and still since when nothing has moved while there was;
+// zero where nothing waits.
+func (p *progress) behind() (since, still time.Time) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if len(p.ends) == 0 {
 		return time.Time{}, time.Time{}
 	}
-	since = p.ends[0].at
-	if now.Sub(since) >= stalledAfter && now.Sub(p.moved) >= stalledAfter {
-		stalled = p.moved
-		if since.After(stalled) {
-			stalled = since
-		}
+	since, still = p.ends[0].at, p.moved
+	if since.After(still) {
+		still = since
 	}
-	return since, stalled
+	return since, still
 }

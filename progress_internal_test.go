@@ -18,27 +18,26 @@ func TestStandingStillIsTheServersEndMovingOnWithoutUs(t *testing.T) {
 		stored   uint64
 		done     envelope.LSN
 		behind   int // seconds for which there is WAL to do; -1 for none
-		stalled  int // the second since when nothing has moved; -1 for not
+		still    int // the second since when nothing has moved; -1 for not
 	}
 	for name, steps := range map[string][]step{
-		"nothing to do":             {{at: 0, done: 1000, behind: -1, stalled: -1}, {at: 10, end: 1000, behind: -1, stalled: -1}, {at: 3600, end: 1000, behind: -1, stalled: -1}},
-		"only a page's header more": {{at: 0, done: 1000, behind: -1, stalled: -1}, {at: 10, end: 1040, behind: -1, stalled: -1}, {at: 3600, end: 1040, behind: -1, stalled: -1}},
+		"nothing to do":             {{at: 0, done: 1000, behind: -1, still: -1}, {at: 10, end: 1000, behind: -1, still: -1}, {at: 3600, end: 1000, behind: -1, still: -1}},
+		"only a page's header more": {{at: 0, done: 1000, behind: -1, still: -1}, {at: 10, end: 1040, behind: -1, still: -1}, {at: 3600, end: 1040, behind: -1, still: -1}},
 		"a slot that sends nothing": {
-			{at: 0, done: 1000, behind: -1, stalled: -1},
-			{at: 10, end: 9000, behind: 0, stalled: -1},
-			{at: 69, end: 9000, behind: 59, stalled: -1},
-			{at: 70, end: 9000, behind: 60, stalled: 10},
-			{at: 80, done: 9000, behind: -1, stalled: -1},
+			{at: 0, done: 1000, behind: -1, still: -1},
+			{at: 10, end: 9000, behind: 0, still: 10},
+			{at: 69, end: 9000, behind: 59, still: 10},
+			{at: 80, done: 9000, behind: -1, still: -1},
 		},
 		"a large transaction on its way": {
-			{at: 0, done: 1000, behind: -1, stalled: -1},
-			{at: 10, end: 9000, behind: 0, stalled: -1},
-			{at: 100, done: 1000, stored: 5, behind: 90, stalled: -1},
-			{at: 170, end: 9999, behind: 160, stalled: 100},
-			{at: 171, done: 1000, stored: 6, behind: 161, stalled: -1},
+			{at: 0, done: 1000, behind: -1, still: -1},
+			{at: 10, end: 9000, behind: 0, still: 10},
+			{at: 100, done: 1000, stored: 5, behind: 90, still: 100},
+			{at: 170, end: 9999, behind: 160, still: 100},
+			{at: 171, done: 1000, stored: 6, behind: 161, still: 171},
 		},
-		"something received": {{at: 0, done: 1000, behind: -1, stalled: -1}, {at: 10, end: 9000, behind: 0, stalled: -1}, {at: 70, done: 1000, received: 7, behind: 60, stalled: -1}},
-		"the next oldest":    {{at: 0, done: 1000, behind: -1, stalled: -1}, {at: 10, end: 2000, behind: 0, stalled: -1}, {at: 20, end: 3000, behind: 10, stalled: -1}, {at: 30, done: 2000, behind: 10, stalled: -1}},
+		"something received": {{at: 0, done: 1000, behind: -1, still: -1}, {at: 10, end: 9000, behind: 0, still: 10}, {at: 70, done: 1000, received: 7, behind: 60, still: 70}},
+		"the next oldest":    {{at: 0, done: 1000, behind: -1, still: -1}, {at: 10, end: 2000, behind: 0, still: 10}, {at: 20, end: 3000, behind: 10, still: 10}, {at: 30, done: 2000, behind: 10, still: 30}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
@@ -50,12 +49,12 @@ func TestStandingStillIsTheServersEndMovingOnWithoutUs(t *testing.T) {
 				} else {
 					p.note(s.received, s.stored, s.done, now)
 				}
-				since, stalled := p.behind(now)
+				since, still := p.behind()
 				if since.IsZero() != (s.behind < 0) || s.behind >= 0 && now.Sub(since) != time.Duration(s.behind)*time.Second {
 					t.Errorf("step %d: behind since %v at %v, want for %d s", i+1, since, now, s.behind)
 				}
-				if stalled.IsZero() != (s.stalled < 0) || s.stalled >= 0 && stalled.Sub(start) != time.Duration(s.stalled)*time.Second {
-					t.Errorf("step %d: stalled since %v, want second %d", i+1, stalled, s.stalled)
+				if still.IsZero() != (s.still < 0) || s.still >= 0 && still.Sub(start) != time.Duration(s.still)*time.Second {
+					t.Errorf("step %d: still since %v, want second %d", i+1, still, s.still)
 				}
 			}
 		})
@@ -70,7 +69,7 @@ func TestEndsThatAreSeenAreBoundedAndTheOldestStays(t *testing.T) {
 	for i := range 10_000 {
 		p.seen(envelope.LSN(1000+i), start.Add(time.Duration(i)*time.Second))
 	}
-	if since, _ := p.behind(start.Add(time.Hour)); !since.Equal(start) || len(p.ends) > mostEnds {
+	if since, _ := p.behind(); !since.Equal(start) || len(p.ends) > mostEnds {
 		t.Errorf("%d ends are kept, the oldest of %v; want at most %d and %v", len(p.ends), since, mostEnds, start)
 	}
 }

@@ -56,19 +56,21 @@ type session struct {
 	ledger  slot.Ledger
 	streams []*stream // set once, by open; Status may look before that
 
-	frames    atomic.Uint64          // messages read; the confirmer tells silence from it
-	received  atomic.Uint64          // LSN
-	confirmed atomic.Uint64          // LSN last told to PostgreSQL
-	relayed   atomic.Bool            // reading has begun
-	paused    atomic.Pointer[string] // why nothing is to be delivered; nil: it is
-	holding   atomic.Pointer[string] // what else the reader waits for; nil: nothing
-	reply     chan struct{}          // a status is wanted at once
-	broken    atomic.Pointer[error]
-	cancel    atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
-	slotInfo  atomic.Pointer[slotSeen]
-	progress  progress
-	lookNow   chan struct{} // slot and publication are to be looked at
-	jobsNow   chan struct{} // something was asked for
+	frames       atomic.Uint64          // messages read; the confirmer tells silence from it
+	received     atomic.Uint64          // LSN
+	confirmed    atomic.Uint64          // LSN last told to PostgreSQL
+	relayed      atomic.Bool            // reading has begun
+	paused       atomic.Pointer[string] // why nothing is to be delivered; nil: it is
+	holding      atomic.Pointer[string] // what else the reader waits for; nil: nothing
+	reply        chan struct{}          // a status is wanted at once
+	broken       atomic.Pointer[error]
+	cancel       atomic.Pointer[context.CancelFunc] // ends all goroutines; nil before run
+	slotInfo     atomic.Pointer[slotSeen]
+	progress     progress
+	withheld     atomic.Pointer[string] // whom PostgreSQL waits for, as of the last look; empty or nil for nobody
+	withheldSaid bool                   // in the log; of inspectLoop alone
+	lookNow      chan struct{}          // slot and publication are to be looked at
+	jobsNow      chan struct{}          // something was asked for
 
 	taken      map[string]dedup.Known // what the witness remembered when this session took it; nil before
 	stranger   bool                   // it remembered no stream: no relay of this source ever started here

@@ -35,12 +35,17 @@ type Status struct {
 	// StalledSince is set while the relay holds the slot and waits for nothing
 	// that it knows of, and yet nothing is received, stored or confirmed for a
 	// minute though there is something to do.
-	StalledSince time.Time      `json:"stalled_since,omitzero"`
-	Latency      LatencyStatus  `json:"latency"`
-	SlotState    *SlotStatus    `json:"slot_state,omitempty"`
-	NATS         NATSStatus     `json:"nats"`
-	Streams      []StreamStatus `json:"streams"`
-	DeadLetters  *DeadLetters   `json:"dead_letters,omitempty"`
+	StalledSince time.Time `json:"stalled_since,omitzero"`
+	// Withheld says whom PostgreSQL waits for before it sends more: standbys of
+	// synchronized_standby_slots that have not received it. WithheldSince is
+	// since when nothing has moved for that.
+	Withheld      string         `json:"withheld,omitempty"`
+	WithheldSince time.Time      `json:"withheld_since,omitzero"`
+	Latency       LatencyStatus  `json:"latency"`
+	SlotState     *SlotStatus    `json:"slot_state,omitempty"`
+	NATS          NATSStatus     `json:"nats"`
+	Streams       []StreamStatus `json:"streams"`
+	DeadLetters   *DeadLetters   `json:"dead_letters,omitempty"`
 	// Gaps are known once they were looked at, as are Jobs: what is asked for
 	// or running.
 	Gaps *GapsStatus `json:"gaps,omitempty"`
@@ -199,12 +204,17 @@ func (s *session) status(to *Status) {
 	if to.State != StateRelaying || to.SlotState == nil {
 		return
 	}
-	since, stalled := s.progress.behind(to.At)
+	since, still := s.progress.behind()
 	age := 0.0
 	if !since.IsZero() {
 		age = max(0, to.At.Sub(since).Seconds())
 	}
-	to.BehindSeconds, to.StalledSince = &age, stalled
+	to.BehindSeconds = &age
+	if to.Withheld = s.withheldAt(to.At); to.Withheld != "" {
+		to.WithheldSince = still
+	} else if !still.IsZero() && to.At.Sub(still) >= stalledAfter {
+		to.StalledSince = still
+	}
 }
 
 // streamStatus gives the streams' states and adds their retries and answers.

@@ -67,6 +67,12 @@ func TestA15OnlyARelayThatDeliversIsReady(t *testing.T) {
 			func(s *walrelay.Status) { s.StalledSince = s.At.Add(-90 * time.Second) },
 			`stalled: nothing was received, stored or confirmed for 1m30s, though there is something to do; look at what the walsender of slot "shop" does in pg_stat_activity`, "stalled",
 		},
+		"with PostgreSQL waiting for its standby": {
+			func(s *walrelay.Status) {
+				s.Withheld, s.WithheldSince = `PostgreSQL sends nothing, and there is no physical slot "sb"`, s.At.Add(-time.Minute)
+			},
+			`waiting: PostgreSQL sends nothing, and there is no physical slot "sb"`, "waiting",
+		},
 		"just started":               {func(s *walrelay.Status) { s.State = walrelay.StateStarting; s.Streams[0].Flowing = false }, "starting", "starting"},
 		"NATS away while relaying":   {func(s *walrelay.Status) { s.Streams[0] = away }, `stream "SHOP": waiting: no connection to NATS: dial refused`, "waiting"},
 		"one of two streams deleted": {func(s *walrelay.Status) { s.Streams = append(s.Streams, missing) }, `stream "OTHER": waiting: stream "OTHER" does not exist`, "waiting"},

@@ -71,6 +71,8 @@ func slotPart(st *walrelay.Status) Part {
 		p.Level, p.Word = LevelBad, "slot is near its loss"
 	case s.RetainedBytes > muchWAL:
 		p.Level, p.Word = LevelWarn, "slot keeps much WAL"
+	case st.Withheld != "":
+		p.Level, p.Word = LevelBad, "waits for a standby"
 	case !st.StalledSince.IsZero():
 		p.Level, p.Word = LevelBad, "sends nothing"
 	}

@@ -33,6 +33,9 @@ type Info struct {
 	// HolderSince is when the holder connected; zero where this role may not
 	// see it.
 	HolderSince time.Time
+	// HolderWait is the event that the holder waits for, by its name in
+	// pg_stat_activity; empty where it works, or where this role may not see it.
+	HolderWait string
 	// Failover says that standbys may keep a copy of the slot, from PostgreSQL
 	// 17 on.
 	Failover  bool
@@ -54,7 +57,7 @@ type Info struct {
 }
 
 const inspectSQL = `SELECT coalesce(s.plugin, ''), s.slot_type, coalesce(s.database, ''), s.temporary, s.two_phase,
-	s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''), a.backend_start,
+	s.active, coalesce(s.active_pid, 0), coalesce(a.application_name, ''), a.backend_start, coalesce(a.wait_event, ''),
 	coalesce(to_jsonb(s)->>'failover', 'false')::bool, coalesce(s.confirmed_flush_lsn, '0/0')::text, coalesce(s.restart_lsn, '0/0')::text, coalesce(s.wal_status, ''),
 	coalesce(pg_wal_lsn_diff(w.here, s.restart_lsn), 0)::bigint, coalesce(s.safe_wal_size, -1),
 	coalesce(age(s.catalog_xmin), -1)::bigint, w.here::text
@@ -69,7 +72,7 @@ func Inspect(ctx context.Context, q Querier, name string) (Info, error) {
 	var confirmed, restart, end string
 	var since *time.Time
 	err := q.QueryRow(ctx, inspectSQL, name).Scan(&i.Plugin, &i.Type, &i.Database, &i.Temporary, &i.TwoPhase,
-		&i.Active, &i.HolderPID, &i.HolderName, &since, &i.Failover, &confirmed, &restart, &i.WALStatus, &i.RetainedBytes, &i.SafeBytes,
+		&i.Active, &i.HolderPID, &i.HolderName, &since, &i.HolderWait, &i.Failover, &confirmed, &restart, &i.WALStatus, &i.RetainedBytes, &i.SafeBytes,
 		&i.CatalogXminAge, &end)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return Info{SafeBytes: -1, CatalogXminAge: -1}, nil

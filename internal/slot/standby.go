@@ -4,6 +4,8 @@ import (
 	"context"
 	"fmt"
 	"strings"
+
+	"github.com/jackc/pgx/v5"
 )
 
 // Standbys is what a primary says of its standbys and of how they keep copies of
@@ -37,17 +39,61 @@ func LookAtStandbys(ctx context.Context, q Querier) (Standbys, error) {
 	for _, name := range s.Slots {
 		streaming[name] = true
 	}
-	for name := range strings.SplitSeq(waited, ",") {
-		name = strings.Trim(strings.TrimSpace(name), `"`)
-		if name == "" {
-			continue
-		}
-		s.Waited = append(s.Waited, name)
+	s.Waited = names(waited)
+	for _, name := range s.Waited {
 		if streaming[name] {
 			s.WaitedFor = append(s.WaitedFor, name)
 		}
 	}
 	return s, nil
+}
+
+// names takes the list of a setting apart.
+func names(setting string) (list []string) {
+	for name := range strings.SplitSeq(setting, ",") {
+		if name = strings.Trim(strings.TrimSpace(name), `"`); name != "" {
+			list = append(list, name)
+		}
+	}
+	return list
+}
+
+// WaitsForStandby is the HolderWait of a walsender that sends nothing before
+// the standbys of synchronized_standby_slots have received it.
+const WaitsForStandby = "WaitForStandbyConfirmation"
+
+// A Laggard is a physical slot of synchronized_standby_slots whose standby has
+// not received all that this server has written.
+type Laggard struct {
+	Slot string
+	// Exists is false where there is no such slot, and Streams where nobody
+	// streams through it.
+	Exists, Streams bool
+	// Behind is how many bytes of WAL it has not received.
+	Behind int64
+}
+
+// Laggards asks a primary of PostgreSQL 17 or later whom its logical walsenders
+// wait for.
+func Laggards(ctx context.Context, q Querier) ([]Laggard, error) {
+	var waited string
+	if err := q.QueryRow(ctx, "SELECT coalesce(current_setting('synchronized_standby_slots', true), '')").Scan(&waited); err != nil {
+		return nil, fmt.Errorf("look at synchronized_standby_slots: %w", err)
+	}
+	rows, err := q.Query(ctx, `SELECT n.name, s.slot_name IS NOT NULL, coalesce(s.active, false),
+			coalesce(pg_wal_lsn_diff(pg_current_wal_flush_lsn(), s.restart_lsn), 0)::bigint
+		FROM unnest($1::text[]) WITH ORDINALITY AS n (name, place)
+		LEFT JOIN pg_replication_slots s ON s.slot_name = n.name AND s.slot_type = 'physical'
+		WHERE s.restart_lsn IS NULL OR s.restart_lsn < pg_current_wal_flush_lsn()
+		ORDER BY n.place`, names(waited))
+	if err != nil {
+		return nil, fmt.Errorf("look at the slots of synchronized_standby_slots: %w", err)
+	}
+	list, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Laggard])
+	if err != nil {
+		return nil, fmt.Errorf("look at the slots of synchronized_standby_slots: %w", err)
+	}
+	return list, nil
 }
 
 // A Copy is what a standby says of itself and of its copy of a slot.
