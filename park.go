@@ -13,6 +13,7 @@ import (
 	"github.com/walrelay/walrelay/internal/deadletter"
 	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/router"
+	"github.com/walrelay/walrelay/internal/witness"
 )
 
 const (
@@ -103,7 +104,13 @@ func (s *session) follow(ctx context.Context, e *router.Event, letter func() dea
 		detail += "; it would be refused as well: " + l.Error
 	}
 	l.Reason, l.Error = deadletter.ReasonParked, detail
-	if err := s.record(ctx, l); err != nil {
+	l.Source = s.cfg.Source
+	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return deadletter.Park(ctx, conn, s.cfg.Schema, l, deadletter.Guard{
+			SQL: witness.LockSQL(s.cfg.Schema, deadletter.GuardFrom), Args: []any{s.cfg.Source, s.id}, Lost: witness.ErrSessionLost,
+		}, s.fence)
+	})
+	if err != nil {
 		return true, err
 	}
 	s.r.count.refused.Add(1)

@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"github.com/jackc/pgx/v5"
 
 	"github.com/walrelay/walrelay/envelope"
@@ -106,11 +107,62 @@ func TestAFencedRelayRecordsNothing(t *testing.T) {
 	t.Parallel()
 	conn := migrated(t, envtest.SharedPostgres(t))
 	fenced := errors.New("fenced")
-	if _, err := deadletter.Record(t.Context(), conn, "walrelay", letter(1), func(context.Context, pgx.Tx) error { return fenced }); !errors.Is(err, fenced) {
+	fence := func(context.Context, pgx.Tx) error { return fenced }
+	if _, err := deadletter.Record(t.Context(), conn, "walrelay", letter(1), fence); !errors.Is(err, fenced) {
 		t.Errorf("Record = %v, want what the fence says", err)
+	}
+	for _, headers := range []string{"", "{}", `{"a": "b"}`} {
+		if err := deadletter.Park(t.Context(), conn, "walrelay", withHeaders(headers), guard("false", fenced), fence); !errors.Is(err, fenced) {
+			t.Errorf("Park with headers %q = %v, want what the guard says", headers, err)
+		}
 	}
 	if has, err := deadletter.Has(t.Context(), conn, "walrelay", "s", letter(1).Position); err != nil || has {
 		t.Errorf("Has = %v, %v; want false", has, err)
+	}
+}
+
+func withHeaders(text string) deadletter.Letter {
+	l := letter(1)
+	if l.RowHeaders = []byte(text); text == "" {
+		l.RowHeaders = nil
+	}
+	return l
+}
+
+// guard gives a row where the condition holds.
+func guard(condition string, lost error) deadletter.Guard {
+	return deadletter.Guard{SQL: "SELECT 1 WHERE $23::text = 's' AND " + condition, Args: []any{"s"}, Lost: lost}
+}
+
+// A statement of its own must leave the same letter as a transaction of several.
+func TestWhatIsParkedIsReadAsItWasAndOnce(t *testing.T) {
+	t.Parallel()
+	conn := migrated(t, envtest.SharedPostgres(t))
+	id := first(t, conn, of("42", 0))
+	for _, headers := range []string{"", "{}", `{"a": "b"}`, `{"a": "\u0000"}`, "no JSON"} {
+		parked, want := withHeaders(headers), withHeaders(headers)
+		parked.Position.Index, want.Position.Index = 1, 2
+		parked.ParkedBehind, want.ParkedBehind = id, id
+		parked.Late, want.Late = true, true
+		for range 2 {
+			if err := deadletter.Park(t.Context(), conn, "walrelay", parked, guard("true", nil), open); err != nil {
+				t.Fatalf("Park with headers %q: %v", headers, err)
+			}
+		}
+		if ok, err := deadletter.Record(t.Context(), conn, "walrelay", want, open); err != nil || !ok {
+			t.Fatalf("Record with headers %q = %v, %v; want true", headers, ok, err)
+		}
+		found, err := deadletter.Waiting(t.Context(), conn, "walrelay", id, 10)
+		if err != nil || len(found) != 2 {
+			t.Fatalf("%d letters wait, %v; want one of Park and one of Record", len(found), err)
+		}
+		found[1].ID, found[1].At, found[1].Position = found[0].ID, found[0].At, found[0].Position
+		if diff := cmp.Diff(found[1], found[0]); diff != "" {
+			t.Errorf("with headers %q Park leaves another letter than Record (-Record +Park):\n%s", headers, diff)
+		}
+		if _, err := conn.Exec(t.Context(), "DELETE FROM walrelay.dead_letter WHERE id <> $1", id); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 
@@ -118,24 +170,37 @@ func TestAFencedRelayRecordsNothing(t *testing.T) {
 // synchronous_commit is set to.
 func TestARecordSurvivesACrash(t *testing.T) {
 	t.Parallel()
-	pg := envtest.Postgres(t, testenv.PGConfig{Settings: map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s"}})
-	conn := migrated(t, pg.URL("postgres"))
-	if _, err := deadletter.Record(t.Context(), conn, "walrelay", letter(1), open); err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Kill(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	if err := pg.Start(t.Context()); err != nil {
-		t.Fatal(err)
-	}
-	again, err := pgx.Connect(t.Context(), pg.URL("postgres"))
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer again.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the cluster goes with the test
-	if has, err := deadletter.Has(t.Context(), again, "walrelay", "s", letter(1).Position); err != nil || !has {
-		t.Errorf("Has after the crash = %v, %v; want true", has, err)
+	for name, record := range map[string]func(context.Context, *pgx.Conn) error{
+		"recorded": func(ctx context.Context, conn *pgx.Conn) error {
+			_, err := deadletter.Record(ctx, conn, "walrelay", letter(1), open)
+			return err
+		},
+		"parked": func(ctx context.Context, conn *pgx.Conn) error {
+			return deadletter.Park(ctx, conn, "walrelay", withHeaders(""), guard("true", nil), open)
+		},
+	} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			pg := envtest.Postgres(t, testenv.PGConfig{Settings: map[string]string{"synchronous_commit": "off", "wal_writer_delay": "10s"}})
+			conn := migrated(t, pg.URL("postgres"))
+			if err := record(t.Context(), conn); err != nil {
+				t.Fatal(err)
+			}
+			if err := pg.Kill(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			if err := pg.Start(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			again, err := pgx.Connect(t.Context(), pg.URL("postgres"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer again.Close(context.WithoutCancel(t.Context())) //nolint:errcheck // the cluster goes with the test
+			if has, err := deadletter.Has(t.Context(), again, "walrelay", "s", letter(1).Position); err != nil || !has {
+				t.Errorf("Has after the crash = %v, %v; want true", has, err)
+			}
+		})
 	}
 }
 

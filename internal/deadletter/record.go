@@ -34,29 +34,14 @@ func Record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence 
 func record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence Fence,
 	then func(ctx context.Context, tx pgx.Tx, id int64) error,
 ) (inserted bool, err error) {
-	payload, size, hash := l.payload()
-	extra, err := l.columnsText()
+	values, err := l.values()
 	if err != nil {
-		return false, fmt.Errorf("record a dead letter of table %s: %w", l.Table, err)
-	}
-	var behind any
-	if l.ParkedBehind > 0 {
-		behind = l.ParkedBehind
-	}
-	var epoch, lsn, index any
-	if !l.Position.IsZero() {
-		epoch, lsn, index = int64(l.Position.Epoch), l.Position.Commit.String(), int64(l.Position.Index) //nolint:gosec // an index is far below 2^63
+		return false, err
 	}
 	var id int64
 	err = fenced(ctx, conn, fence, func(tx pgx.Tx) error {
 		insert := func(tx pgx.Tx, headersSQL string) error {
-			err := tx.QueryRow(ctx, `INSERT INTO `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
-				(source, epoch, commit_lsn, idx, event_id, "table", aggregate_type, aggregate_id, event_type, subject, stream,
-				 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at, columns, parked_behind, late)
-				VALUES ($1, $2, $3::text::pg_lsn, $4, $5, $6, $7, $8, $9, $10, $11, `+headersSQL+`, $13, $14, $15, $16, $17, $18, $19, $20, $21, $22)
-				ON CONFLICT DO NOTHING RETURNING id`,
-				l.Source, epoch, lsn, index, null(l.EventID), clean(l.Table), null(l.AggregateType), null(l.AggregateID), null(l.EventType),
-				null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt), extra, behind, l.Late).Scan(&id)
+			err := tx.QueryRow(ctx, insertSQL(schema, headersSQL, ""), values...).Scan(&id)
 			inserted = err == nil
 			if errors.Is(err, pgx.ErrNoRows) {
 				return nil
@@ -64,7 +49,7 @@ func record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence 
 			return err
 		}
 		var err error
-		if l.RowHeaders == nil || string(l.RowHeaders) == "{}" { // most rows, and a savepoint costs two round trips
+		if l.plain() { // a savepoint costs two round trips
 			err = insert(tx, headersAsObject)
 		} else {
 			err = nearlyJSON(ctx, tx, insert)
@@ -79,6 +64,80 @@ func record(ctx context.Context, conn *pgx.Conn, schema string, l Letter, fence 
 	}
 	return inserted, nil
 }
+
+// Park is Record in one round trip, for what each event of a parked aggregate
+// comes through. Guard is fence as a statement.
+func Park(ctx context.Context, conn *pgx.Conn, schema string, l Letter, guard Guard, fence Fence) error {
+	if !l.plain() {
+		_, err := Record(ctx, conn, schema, l, fence)
+		return err
+	}
+	values, err := l.values()
+	if err != nil {
+		return err
+	}
+	// The setting is that of the statement's own transaction.
+	var held bool
+	err = conn.QueryRow(ctx, `WITH held AS (`+guard.SQL+`), durable AS (SELECT set_config('synchronous_commit', 'on', true)),
+		put AS (`+insertSQL(schema, headersAsObject, "FROM held, durable")+`)
+		SELECT EXISTS (SELECT FROM held) FROM (SELECT count(*) FROM put) put`, append(values, guard.Args...)...).Scan(&held)
+	if err == nil && !held {
+		err = guard.Lost
+	}
+	if err != nil {
+		return fmt.Errorf("park an event of table %s: %w", l.Table, err)
+	}
+	return nil
+}
+
+// A Guard is a Fence in one statement, which gives a row and locks it while the
+// relay that writes is the one that holds the slot.
+type Guard struct {
+	// SQL is that statement; its parameters are numbered from GuardFrom on.
+	SQL  string
+	Args []any
+	// Lost is the error where it gives no row.
+	Lost error
+}
+
+// GuardFrom is the number of a guard's first parameter: those before it are the
+// letter's.
+const GuardFrom = 23
+
+// insertSQL takes its values from nowhere, or from what from says.
+func insertSQL(schema, headersSQL, from string) string {
+	return `INSERT INTO ` + letterTable(schema) + `
+		(source, epoch, commit_lsn, idx, event_id, "table", aggregate_type, aggregate_id, event_type, subject, stream,
+		 headers, payload, payload_null, payload_size, payload_sha256, reason, error, committed_at, columns, parked_behind, late)
+		SELECT $1, $2::int, $3::text::pg_lsn, $4::bigint, $5, $6, $7, $8, $9, $10, $11, ` + headersSQL + `, $13::bytea, $14::bool, $15::bigint, $16::bytea, $17, $18,
+			$19::timestamptz, $20::jsonb, $21::bigint, $22::bool ` + from + `
+		ON CONFLICT DO NOTHING RETURNING id`
+}
+
+// values are the parameters of insertSQL.
+func (l *Letter) values() ([]any, error) {
+	payload, size, hash := l.payload()
+	extra, err := l.columnsText()
+	if err != nil {
+		return nil, fmt.Errorf("record a dead letter of table %s: %w", l.Table, err)
+	}
+	var behind any
+	if l.ParkedBehind > 0 {
+		behind = l.ParkedBehind
+	}
+	var epoch, lsn, index any
+	if !l.Position.IsZero() {
+		epoch, lsn, index = int64(l.Position.Epoch), l.Position.Commit.String(), int64(l.Position.Index) //nolint:gosec // an index is far below 2^63
+	}
+	return []any{
+		l.Source, epoch, lsn, index, null(l.EventID), clean(l.Table), null(l.AggregateType), null(l.AggregateID), null(l.EventType),
+		null(l.Subject), null(l.Stream), l.headers(), payload, l.PayloadNull, size, hash, l.Reason, clean(l.Error), stamp(l.CommittedAt), extra, behind, l.Late,
+	}, nil
+}
+
+// plain says that the row had no headers, as most rows have none: there is
+// nothing in them that PostgreSQL could refuse.
+func (l *Letter) plain() bool { return l.RowHeaders == nil || string(l.RowHeaders) == "{}" }
 
 // nearlyJSON inserts headers that may be a text that only nearly is JSON, and only
 // PostgreSQL knows what it takes: the refusal of such a row must not fail again

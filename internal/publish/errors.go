@@ -70,7 +70,11 @@ func (e *SecondWriterError) Error() string {
 	fmt.Fprintf(&b, "another writer on stream %q: sequence %d", e.Stream, e.Seq)
 	describe(&b, e.Subject, e.Source)
 	if e.SameSource {
-		b.WriteString("; a second relay of this source is running: stop one of them")
+		// A server that stood still stores what it was sent when it goes on, be it
+		// of a session that has long ended: one such message is met once, at the
+		// stream's end, and is known from then on.
+		b.WriteString("; a second relay of this source is running: stop one of them; " +
+			"or a NATS server that stood still has stored what an earlier session sent, then the relay goes on by itself")
 	} else {
 		b.WriteString("; stop that writer, or mark the stream `shared: true`")
 	}

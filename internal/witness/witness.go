@@ -209,12 +209,18 @@ func Write(ctx context.Context, conn *pgx.Conn, w Writing) error {
 	return nil
 }
 
+// LockSQL is the statement of Lock, for one that does more than that. Its
+// parameters, source and session, are numbered from first on.
+func LockSQL(schema string, first int) string {
+	return fmt.Sprintf(`SELECT 1 FROM %s WHERE source = $%d AND session = $%d FOR SHARE`, table(schema, "witness"), first, first+1)
+}
+
 // Lock is the fence that every other write of a relay sets first, in its own
 // transaction: it waits for a takeover that is under way, and gives
 // ErrSessionLost after one.
 func Lock(ctx context.Context, tx pgx.Tx, schema, source string, session uuid.UUID) error {
 	var one int
-	err := tx.QueryRow(ctx, `SELECT 1 FROM `+table(schema, "witness")+` WHERE source = $1 AND session = $2 FOR SHARE`, source, session).Scan(&one)
+	err := tx.QueryRow(ctx, LockSQL(schema, 1), source, session).Scan(&one)
 	if errors.Is(err, pgx.ErrNoRows) {
 		return ErrSessionLost
 	}
