@@ -30,8 +30,14 @@ const (
 // release from the look whether letters are left until the aggregate is free:
 // so no live event overtakes a parked one.
 type parking struct {
-	mu    sync.Mutex
-	first map[keyed]int64 // the letter that the others of the aggregate wait behind
+	mu sync.Mutex
+	at map[keyed]parkedAt
+}
+
+// parkedAt are the letters that an aggregate waits behind.
+type parkedAt struct {
+	first int64 // that the others point at
+	open  int64 // that is to be dealt with: the first one, or one that was refused in its turn
 }
 
 // recallParked reads which aggregates are parked, whatever OnPoison says now:
@@ -49,9 +55,9 @@ func (s *session) recallParked(ctx context.Context, conn *pgx.Conn) error {
 	}
 	s.parking.mu.Lock()
 	defer s.parking.mu.Unlock()
-	s.parking.first = make(map[keyed]int64, len(parked))
+	s.parking.at = make(map[keyed]parkedAt, len(parked))
 	for _, p := range parked {
-		s.parking.first[keyOf(p.AggregateType, p.AggregateID)] = p.First
+		s.parking.at[keyOf(p.AggregateType, p.AggregateID)] = parkedAt{p.First, p.First}
 	}
 	if len(parked) > 0 {
 		s.log.WarnContext(ctx, "aggregates are parked: their events wait in the table of dead letters", slog.Int("aggregates", len(parked)))
@@ -69,7 +75,7 @@ func (s *session) endReleases(ctx context.Context, conn *pgx.Conn) error {
 	}
 	for i := range open {
 		j := &open[i]
-		if _, parked := s.parking.first[keyOf(j.Arguments.AggregateType, j.Arguments.AggregateID)]; parked || j.Kind != job.Release {
+		if _, parked := s.parking.at[keyOf(j.Arguments.AggregateType, j.Arguments.AggregateID)]; parked || j.Kind != job.Release {
 			continue
 		}
 		if err := job.End(ctx, conn, s.cfg.Schema, j, nil, s.fence); err != nil {
@@ -90,16 +96,16 @@ func tooManyParked() *HaltError {
 func (s *session) follow(ctx context.Context, e *router.Event, letter func() deadletter.Letter) (parked bool, err error) {
 	s.parking.mu.Lock()
 	defer s.parking.mu.Unlock()
-	if len(s.parking.first) == 0 {
+	if len(s.parking.at) == 0 {
 		return false, nil
 	}
-	first, parked := s.parking.first[keyOf(e.AggregateType, e.AggregateID)]
+	at, parked := s.parking.at[keyOf(e.AggregateType, e.AggregateID)]
 	if !parked {
 		return false, nil
 	}
 	l := letter()
-	l.ParkedBehind = first
-	detail := fmt.Sprintf("its aggregate is parked behind dead letter %d", first)
+	l.ParkedBehind = at.first
+	detail := fmt.Sprintf("its aggregate is parked behind dead letter %d", at.open)
 	if l.Error != "" {
 		detail += "; it would be refused as well: " + l.Error
 	}
@@ -131,7 +137,7 @@ func (s *session) recordRefused(ctx context.Context, l deadletter.Letter) (parke
 	key := keyOf(l.AggregateType, l.AggregateID)
 	s.parking.mu.Lock()
 	defer s.parking.mu.Unlock()
-	if _, already := s.parking.first[key]; !already && len(s.parking.first) >= parkedMost {
+	if _, already := s.parking.at[key]; !already && len(s.parking.at) >= parkedMost {
 		return false, tooManyParked()
 	}
 	l.Source = s.cfg.Source
@@ -143,7 +149,7 @@ func (s *session) recordRefused(ctx context.Context, l deadletter.Letter) (parke
 	if err != nil || first == 0 {
 		return false, err
 	}
-	s.parking.first[key] = first
+	s.parking.at[key] = parkedAt{first, first}
 	s.log.WarnContext(ctx, "aggregate parked: its later events follow into the table of dead letters until this one is dealt with",
 		slog.Int64("dead_letter", first))
 	return true, nil

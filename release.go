@@ -5,8 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"maps"
-	"slices"
 	"sync"
 	"time"
 
@@ -66,16 +64,20 @@ type waitError struct{ why string }
 
 func (e *waitError) Error() string { return e.why }
 
-// dueReleases gives the first letters of parked aggregates that are dealt with.
+// dueReleases gives the first letters of parked aggregates of which nothing is to
+// be dealt with any more.
 func (s *session) dueReleases(ctx context.Context) (due []int64, err error) {
 	s.parking.mu.Lock()
-	first := slices.Collect(maps.Values(s.parking.first))
+	first := make([]int64, 0, len(s.parking.at))
+	for _, at := range s.parking.at {
+		first = append(first, at.first)
+	}
 	s.parking.mu.Unlock()
 	if len(first) == 0 {
 		return nil, nil
 	}
 	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) (err error) {
-		due, err = deadletter.Resolved(ctx, conn, s.cfg.Schema, first)
+		due, err = deadletter.Due(ctx, conn, s.cfg.Schema, first)
 		return err
 	})
 	return due, err
@@ -217,7 +219,7 @@ func (r *release) free(ctx context.Context) (free bool, err error) {
 	if err != nil || len(left) > 0 {
 		return false, err
 	}
-	delete(s.parking.first, r.key)
+	delete(s.parking.at, r.key)
 	s.log.InfoContext(ctx, "aggregate is no longer parked", slog.Int64("dead_letter", r.first))
 	if r.job.ID == 0 {
 		return true, nil

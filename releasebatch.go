@@ -199,14 +199,14 @@ func (r *release) refusedByStream(ctx context.Context, l deadletter.Letter) erro
 	return r.s.restart(ctx, "a released event was refused by its stream; the others wait behind it")
 }
 
-// refuse makes a letter the first one: what waited with it waits behind it.
+// refuse has the aggregate wait until this letter is dealt with.
 func (r *release) refuse(ctx context.Context, id int64, reason, detail string) error {
 	s := r.s
 	s.parking.mu.Lock()
 	defer s.parking.mu.Unlock()
 	r.job.Progress.Refused++
 	err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		if err := deadletter.Refuse(ctx, conn, s.cfg.Schema, id, r.first, reason, detail, s.fence); err != nil {
+		if err := deadletter.Refuse(ctx, conn, s.cfg.Schema, id, reason, detail, s.fence); err != nil {
 			return err
 		}
 		return job.End(ctx, conn, s.cfg.Schema, &r.job, nil, s.fence)
@@ -214,7 +214,7 @@ func (r *release) refuse(ctx context.Context, id int64, reason, detail string) e
 	if err != nil {
 		return err
 	}
-	s.parking.first[r.key] = id
+	s.parking.at[r.key] = parkedAt{r.first, id}
 	s.log.WarnContext(ctx, "a parked event was refused when its turn came; the others wait behind it", slog.Int64("dead_letter", id),
 		slog.String("reason", reason), slog.String("detail", detail))
 	return nil

@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"strings"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -32,7 +33,14 @@ type Filter struct {
 
 const columns = `id, source, coalesce(position, ''), coalesce(event_id, ''), "table", coalesce(aggregate_type, ''), coalesce(aggregate_id, ''),
 	coalesce(event_type, ''), coalesce(stream, ''), coalesce(subject, ''), headers::text, columns, payload_null, payload_size, payload_sha256, reason, error,
-	committed_at, at, coalesce(parked_behind, 0), resolved_at, coalesce(resolved_by, ''), coalesce(resolution, ''), coalesce(sequence, 0), late`
+	committed_at, at, coalesce(parked_behind, 0) AS behind, resolved_at, coalesce(resolved_by, ''), coalesce(resolution, ''), coalesce(sequence, 0), late`
+
+// shown is columns of a letter l for who looks at it: what is open waits behind
+// the letter that has to be dealt with, wherever it points.
+func shown(schema string) string {
+	return strings.Replace(columns, "coalesce(parked_behind, 0) AS behind",
+		`coalesce(CASE WHEN resolved_at IS NULL AND parked_behind <> id THEN (SELECT min(b.id) FROM (`+blocking(schema)+`) b) END, parked_behind, 0) AS behind`, 1)
+}
 
 // List gives letters without their payloads, oldest first.
 func List(ctx context.Context, q Querier, schema string, f Filter) ([]Letter, error) {
@@ -40,7 +48,7 @@ func List(ctx context.Context, q Querier, schema string, f Filter) ([]Letter, er
 	if limit <= 0 {
 		limit = 1000
 	}
-	rows, err := q.Query(ctx, `SELECT `+columns+`, NULL::bytea FROM `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+`
+	rows, err := q.Query(ctx, `SELECT `+shown(schema)+`, NULL::bytea FROM `+letterTable(schema)+` l
 		WHERE ($1 = '' OR source = $1) AND ($2 = '' OR reason = $2) AND ($3 OR resolved_at IS NULL) AND at >= $4 AND id > $5
 			AND ($7::bigint[] IS NULL OR id = ANY ($7))
 		ORDER BY id LIMIT $6`, f.Source, f.Reason, f.All, f.Since, f.After, limit, f.IDs)
@@ -59,7 +67,7 @@ var ErrNone = errors.New("no dead letter of that id")
 
 // Get gives one letter with its payload, where it was kept.
 func Get(ctx context.Context, q Querier, schema string, id int64) (Letter, error) {
-	rows, err := q.Query(ctx, `SELECT `+columns+`, payload FROM `+pgx.Identifier{schema, "dead_letter"}.Sanitize()+` WHERE id = $1`, id)
+	rows, err := q.Query(ctx, `SELECT `+shown(schema)+`, payload FROM `+letterTable(schema)+` l WHERE id = $1`, id)
 	if err != nil {
 		return Letter{}, fmt.Errorf("read dead letter %d: %w", id, err)
 	}

@@ -25,8 +25,8 @@ const (
 // A Parked is an aggregate whose events go into the table of dead letters.
 type Parked struct {
 	AggregateType, AggregateID string
-	// First is the id of the letter that the others wait behind. It may be
-	// resolved already: then they are due to be released.
+	// First is the id of the letter that the others point at. It may be
+	// resolved already, see Due.
 	First int64
 }
 
@@ -50,9 +50,10 @@ func ParkedAggregates(ctx context.Context, q Querier, schema, source string, lim
 }
 
 // Unite lets what waits of one aggregate wait behind one letter. There are several
-// where letters that were released behind different ones are open again, since
-// the stream has lost their messages. An open first letter is preferred: until
-// somebody has dealt with it nothing of its aggregate is due.
+// where one was refused in its turn, and where letters that were released behind
+// different ones are open again, since the stream has lost their messages. An
+// open first letter is preferred: until somebody has dealt with it nothing of its
+// aggregate is due.
 func Unite(ctx context.Context, conn *pgx.Conn, schema, source string, fence Fence) (moved int64, err error) {
 	err = fenced(ctx, conn, fence, func(tx pgx.Tx) error {
 		tag, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` l SET parked_behind = f.first FROM (
@@ -121,20 +122,29 @@ func Refusals(ctx context.Context, q Querier, schema, source string, since time.
 	return nil
 }
 
-// Resolved gives those of the letters that are dealt with.
-func Resolved(ctx context.Context, q Querier, schema string, ids []int64) ([]int64, error) {
-	rows, err := q.Query(ctx, `SELECT id FROM `+letterTable(schema)+` WHERE id = ANY ($1) AND resolved_at IS NOT NULL ORDER BY id`, ids)
+// Due gives those of the first letters of which nothing is to be dealt with any
+// more: they are resolved, and so is what was refused of their aggregates since.
+func Due(ctx context.Context, q Querier, schema string, first []int64) ([]int64, error) {
+	rows, err := q.Query(ctx, `SELECT id FROM `+letterTable(schema)+` l WHERE id = ANY ($1) AND resolved_at IS NOT NULL
+		AND NOT EXISTS (`+blocking(schema)+`) ORDER BY id`, first)
 	if err != nil {
 		return nil, fmt.Errorf("look which dead letters are resolved: %w", err)
 	}
-	done, err := pgx.CollectRows(rows, pgx.RowTo[int64])
+	due, err := pgx.CollectRows(rows, pgx.RowTo[int64])
 	if err != nil {
 		return nil, fmt.Errorf("look which dead letters are resolved: %w", err)
 	}
-	return done, nil
+	return due, nil
 }
 
-// Waiting gives the open letters that wait behind a first one, with their
+// blocking selects the ids of the open letters that have to be dealt with before
+// the aggregate of letter l goes on.
+func blocking(schema string) string {
+	return `SELECT b.id FROM ` + letterTable(schema) + ` b WHERE b.resolved_at IS NULL AND b.parked_behind = b.id AND b.source = l.source
+		AND b.aggregate_id = l.aggregate_id AND b.aggregate_type IS NOT DISTINCT FROM l.aggregate_type`
+}
+
+// Waiting gives the open letters that point at a first one, with their
 // payloads, in the order of their events; at most limit, and fewer where their
 // payloads have more than 8 MiB. Those that were read from the table and have
 // no position stand first, since what is healed precedes what is live.
@@ -200,17 +210,17 @@ func Settle(ctx context.Context, conn *pgx.Conn, schema string, done []Resolutio
 	return nil
 }
 
-// Refuse makes a letter that was parked behind first a refused one: what waited
-// with it waits behind it from now on.
-func Refuse(ctx context.Context, conn *pgx.Conn, schema string, id, first int64, reason, detail string, fence Fence) error {
+// Refuse makes a letter that was parked one that has to be dealt with. What waited
+// with it stays where it is, however much that is: nothing of the aggregate is
+// due before this one is resolved.
+func Refuse(ctx context.Context, conn *pgx.Conn, schema string, id int64, reason, detail string, fence Fence) error {
 	err := fenced(ctx, conn, fence, func(tx pgx.Tx) error {
-		_, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` SET parked_behind = $1, reason = CASE id WHEN $1 THEN $3 ELSE reason END,
-			error = CASE id WHEN $1 THEN $4 ELSE error END WHERE (id = $1 OR parked_behind = $2) AND resolved_at IS NULL`,
-			id, first, reason, clean(detail))
+		_, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` SET parked_behind = id, reason = $2, error = $3 WHERE id = $1 AND resolved_at IS NULL`,
+			id, reason, clean(detail))
 		return err
 	})
 	if err != nil {
-		return fmt.Errorf("refuse dead letter %d, which was parked behind %d: %w", id, first, err)
+		return fmt.Errorf("refuse dead letter %d, which was parked: %w", id, err)
 	}
 	return nil
 }

@@ -104,14 +104,20 @@ func TestAReleasedLetterIsResolvedOnceAndARefusedOneTakesTheRestBehindIt(t *test
 	if err := deadletter.Settle(t.Context(), conn, "walrelay", done, "x", open); err != nil {
 		t.Fatal(err)
 	}
-	if got, err := deadletter.Resolved(t.Context(), conn, "walrelay", []int64{id, id + 1, id + 2}); err != nil || !slices.Equal(got, []int64{id, id + 1}) {
-		t.Errorf("Resolved = %v, %v; want %d and %d", got, err, id, id+1)
+	if got, err := deadletter.Due(t.Context(), conn, "walrelay", []int64{id, id + 1, id + 2}); err != nil || !slices.Equal(got, []int64{id, id + 1}) {
+		t.Errorf("Due = %v, %v; want %d and %d", got, err, id, id+1)
 	}
-	if err := deadletter.Refuse(t.Context(), conn, "walrelay", id+2, id, "too_large", "why", open); err != nil {
+	if err := deadletter.Refuse(t.Context(), conn, "walrelay", id+2, "too_large", "why", open); err != nil {
 		t.Fatal(err)
 	}
-	if got := indices(t, conn, id+2, 10); !slices.Equal(got, []uint64{4}) {
-		t.Errorf("behind the refused one waits %v, want event 4 alone", got)
+	if got := indices(t, conn, id, 10); !slices.Equal(got, []uint64{4}) {
+		t.Errorf("beside the refused one waits %v, want event 4 alone", got)
+	}
+	if got, err := deadletter.Due(t.Context(), conn, "walrelay", []int64{id}); err != nil || len(got) > 0 {
+		t.Errorf("Due = %v, %v; want nothing before the refused one is dealt with", got, err)
+	}
+	if l, err := deadletter.Get(t.Context(), conn, "walrelay", id+3); err != nil || l.ParkedBehind != id+2 || !errors.Is(l.CheckAlone(), deadletter.ErrParked) {
+		t.Errorf("event 4 is parked behind %d (%v), want %d, which is to be dealt with", l.ParkedBehind, err, id+2)
 	}
 	if l, err := deadletter.Get(t.Context(), conn, "walrelay", id+2); err != nil || l.Reason != "too_large" || !l.Parks {
 		t.Errorf("the refused one is %+v (%v), want it to park with its reason", l, err)
