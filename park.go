@@ -57,7 +57,7 @@ func (s *session) recallParked(ctx context.Context, conn *pgx.Conn) error {
 	defer s.parking.mu.Unlock()
 	s.parking.at = make(map[keyed]parkedAt, len(parked))
 	for _, p := range parked {
-		s.parking.at[keyOf(p.AggregateType, p.AggregateID)] = parkedAt{p.First, p.First}
+		s.parking.at[keyOf(p.AggregateType, p.AggregateID)] = parkedAt{p.First, p.Open}
 	}
 	if len(parked) > 0 {
 		s.log.WarnContext(ctx, "aggregates are parked: their events wait in the table of dead letters", slog.Int("aggregates", len(parked)))

@@ -57,12 +57,9 @@ func newReader(s *session) *reader {
 	return r
 }
 
-// run reads until ctx ends or something breaks. It returns nil when the reading
-// was stopped.
+// run reads until ctx ends or something breaks, what is recalled being known. It
+// returns nil when the reading was stopped.
 func (r *reader) run(ctx context.Context) error {
-	if err := r.recall(ctx); err != nil {
-		return err
-	}
 	if err := r.s.lookPaused(ctx); err != nil {
 		return err
 	}

@@ -195,8 +195,12 @@ func (s *session) relay(ctx context.Context, run func(*stream)) error {
 		run(st)
 	}
 	s.relayed.Store(true)
+	r := newReader(s)
+	if err := r.recall(ctx); err != nil { // until then nothing can be delivered
+		return err
+	}
 	s.r.state.set(ctx, StateRelaying, "")
-	return newReader(s).run(ctx)
+	return r.run(ctx)
 }
 
 // leave confirms what is stored and hangs up in good order.

@@ -183,8 +183,8 @@ func TestWhatIsParkedInFrontOfARefusedEventMeanwhileIsNotLost(t *testing.T) {
 		t.Fatal(err)
 	}
 	becomes(t, w, "the refused event is the first one, and the older one waits behind it", `SELECT count(*) = 1 FROM walrelay.dead_letter o
-		JOIN walrelay.dead_letter first ON first.id = o.parked_behind WHERE o.id = $1 AND o.resolved_at IS NULL
-			AND first.resolved_at IS NULL AND first.reason <> 'parked'`, older)
+		JOIN walrelay.dead_letter first USING (aggregate_type, aggregate_id) WHERE o.id = $1 AND o.resolved_at IS NULL AND o.parked_behind <> o.id
+			AND first.parked_behind = first.id AND first.resolved_at IS NULL AND first.reason <> 'parked'`, older)
 	discardFirst(w)
 	awaitReleased(t, w)
 	// The first one and the large one were discarded.

@@ -25,48 +25,64 @@ const (
 // A Parked is an aggregate whose events go into the table of dead letters.
 type Parked struct {
 	AggregateType, AggregateID string
-	// First is the id of the letter that the others point at. It may be
-	// resolved already, see Due.
-	First int64
+	// First is the id of the letter that the others point at, and Open that of
+	// the one that has to be dealt with: the first one, or one that was refused
+	// in its turn. Where nothing has to be, see Due, it is the first.
+	First, Open int64
 }
 
 func letterTable(schema string) string { return pgx.Identifier{schema, "dead_letter"}.Sanitize() }
 
 // ParkedAggregates gives a source's parked aggregates, at most limit of them.
+// What waits of each has to point at one letter, see Unite.
 func ParkedAggregates(ctx context.Context, q Querier, schema, source string, limit int) ([]Parked, error) {
-	rows, err := q.Query(ctx, `SELECT DISTINCT ON (parked_behind) coalesce(aggregate_type, ''), coalesce(aggregate_id, ''), parked_behind
-		FROM `+letterTable(schema)+` WHERE source = $1 AND resolved_at IS NULL AND parked_behind IS NOT NULL ORDER BY parked_behind LIMIT $2`, source, limit)
+	rows, err := q.Query(ctx, `SELECT type, aggregate, first, coalesce(open, first) FROM (
+			SELECT coalesce(aggregate_type, '') AS type, coalesce(aggregate_id, '') AS aggregate,
+				coalesce(min(parked_behind) FILTER (WHERE parked_behind <> id), min(id)) AS first, min(id) FILTER (WHERE parked_behind = id) AS open
+			FROM `+letterTable(schema)+` WHERE source = $1 AND resolved_at IS NULL AND parked_behind IS NOT NULL
+			GROUP BY 1, 2 LIMIT $2) a ORDER BY first`, source, limit)
 	if err != nil {
 		return nil, fmt.Errorf("read the parked aggregates of source %q: %w", source, err)
 	}
-	parked, err := pgx.CollectRows(rows, func(row pgx.CollectableRow) (p Parked, err error) {
-		err = row.Scan(&p.AggregateType, &p.AggregateID, &p.First)
-		return p, err
-	})
+	parked, err := pgx.CollectRows(rows, pgx.RowToStructByPos[Parked])
 	if err != nil {
 		return nil, fmt.Errorf("read the parked aggregates of source %q: %w", source, err)
 	}
 	return parked, nil
 }
 
-// Unite lets what waits of one aggregate wait behind one letter. There are several
-// where one was refused in its turn, and where letters that were released behind
-// different ones are open again, since the stream has lost their messages. An
-// open first letter is preferred: until somebody has dealt with it nothing of its
-// aggregate is due.
+// uniteAtOnce is how many letters are moved in one transaction: many may have
+// to be, and what is moved stays so if the next transaction fails.
+const uniteAtOnce = 5000
+
+// Unite lets what waits of one aggregate point at one letter. There are several
+// where letters that were released behind different ones are open again, since
+// the stream has lost their messages. The one that most point at is taken; which
+// it is makes no difference: nothing is due while one of them is open.
 func Unite(ctx context.Context, conn *pgx.Conn, schema, source string, fence Fence) (moved int64, err error) {
-	err = fenced(ctx, conn, fence, func(tx pgx.Tx) error {
-		tag, err := tx.Exec(ctx, `UPDATE `+letterTable(schema)+` l SET parked_behind = f.first FROM (
-				SELECT aggregate_type, aggregate_id, coalesce(min(id) FILTER (WHERE parked_behind = id), min(parked_behind)) AS first
-				FROM `+letterTable(schema)+` WHERE source = $1 AND resolved_at IS NULL AND parked_behind IS NOT NULL
-				GROUP BY aggregate_type, aggregate_id HAVING count(DISTINCT parked_behind) > 1) f
-			WHERE l.source = $1 AND l.resolved_at IS NULL AND l.parked_behind IS NOT NULL AND l.parked_behind <> f.first
-				AND l.aggregate_type IS NOT DISTINCT FROM f.aggregate_type AND l.aggregate_id IS NOT DISTINCT FROM f.aggregate_id`, source)
-		moved = tag.RowsAffected()
-		return err
-	})
-	if err != nil {
-		return 0, fmt.Errorf("unite what is parked of source %q: %w", source, err)
+	for more := true; more; {
+		err := fenced(ctx, conn, fence, func(tx pgx.Tx) error {
+			// The planner does not know how many letters there are, when most are
+			// of the last minute: a nested loop over them would never end.
+			if _, err := tx.Exec(ctx, "SET LOCAL enable_nestloop = off"); err != nil {
+				return err
+			}
+			tag, err := tx.Exec(ctx, `WITH parked AS MATERIALIZED (
+					SELECT id, parked_behind, coalesce(aggregate_type, '') AS type, coalesce(aggregate_id, '') AS aggregate FROM `+letterTable(schema)+`
+					WHERE source = $1 AND resolved_at IS NULL AND parked_behind <> id),
+				several AS MATERIALIZED (
+					SELECT type, aggregate, mode() WITHIN GROUP (ORDER BY parked_behind) AS first FROM parked
+					GROUP BY 1, 2 HAVING min(parked_behind) < max(parked_behind)),
+				moves AS MATERIALIZED (
+					SELECT id, first FROM parked JOIN several USING (type, aggregate) WHERE parked_behind <> first LIMIT $2)
+				UPDATE `+letterTable(schema)+` l SET parked_behind = moves.first FROM moves WHERE l.id = moves.id`, source, uniteAtOnce)
+			moved += tag.RowsAffected()
+			more = tag.RowsAffected() == uniteAtOnce
+			return err
+		})
+		if err != nil {
+			return 0, fmt.Errorf("unite what is parked of source %q: %w", source, err)
+		}
 	}
 	return moved, nil
 }
