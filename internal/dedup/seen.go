@@ -15,6 +15,7 @@ import (
 type Seen struct {
 	stream  string
 	settled envelope.Position // events before it are stored or recorded
+	reached bool              // the slot sends nothing any more that is before it
 	epoch   uint32            // of now
 	events  []seenEvent       // in the order of position, those before next are dealt with
 	next    int
@@ -32,6 +33,9 @@ type seenEvent struct {
 // the database never had are passed over. An error is a *RewoundError.
 func NewSeen(stream string, seen map[envelope.Position]string, settled envelope.Position, slot Slot) (*Seen, error) {
 	s := &Seen{stream: stream, settled: settled, epoch: slot.Epoch}
+	// The witness can be ahead of the slot: what it has confirmed to itself need
+	// not have come through to PostgreSQL.
+	s.reached = slot.Confirmed >= settled.Commit || !slot.shares(settled)
 	for pos, id := range seen {
 		if reason := beyond(pos, slot); reason != "" {
 			return nil, s.rewound(pos, envelope.Position{Epoch: slot.Epoch, Commit: slot.WALEnd}, reason)
@@ -46,8 +50,9 @@ func NewSeen(stream string, seen map[envelope.Position]string, settled envelope.
 	return s, nil
 }
 
-// Met says whether everything that the stream holds has been passed.
-func (s *Seen) Met() bool { return s.next == len(s.events) }
+// Met says whether everything that the stream holds has been passed, and all that
+// is settled.
+func (s *Seen) Met() bool { return s.reached && s.next == len(s.events) }
 
 // Position is that of the last event to be met; zero where there is none.
 func (s *Seen) Position() envelope.Position {
@@ -61,6 +66,7 @@ func (s *Seen) Position() envelope.Position {
 // message id. It is an error when the row contradicts what the stream holds.
 func (s *Seen) Pass(pos envelope.Position, id string) error {
 	s.stored = pos.Compare(s.settled) < 0
+	s.reached = s.reached || !s.stored
 	for ; s.next < len(s.events); s.next++ {
 		switch e := s.events[s.next]; {
 		case e.pos.Compare(pos) > 0:
@@ -86,7 +92,8 @@ func (s *Seen) Counts(envelope.Position) bool { return false }
 // Reached tells that the server has sent everything that was committed up to
 // walEnd. It is an error when an event should have been met by then.
 func (s *Seen) Reached(walEnd envelope.LSN) error {
-	if s.Met() || walEnd <= s.events[s.next].pos.Commit {
+	s.reached = s.reached || walEnd >= s.settled.Commit
+	if s.next == len(s.events) || walEnd <= s.events[s.next].pos.Commit {
 		return nil
 	}
 	return s.rewound(s.events[s.next].pos, envelope.Position{Epoch: s.epoch, Commit: walEnd}, unsent)
