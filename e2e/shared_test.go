@@ -2,7 +2,9 @@ package e2e_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
+	"net/url"
 	"strings"
 	"sync"
 	"testing"
@@ -11,6 +13,7 @@ import (
 	"github.com/nats-io/nats.go/jetstream"
 
 	"github.com/walrelay/walrelay/e2e/fixture"
+	"github.com/walrelay/walrelay/internal/testenv"
 	"github.com/walrelay/walrelay/internal/testenv/envtest"
 )
 
@@ -302,4 +305,49 @@ func TestStatusTellsTheLimitOfLanesOnAWorkQueue(t *testing.T) {
 		}
 	}
 	relay.Stop(30 * time.Second)
+}
+
+// I5: the witness has noted what is stored and PostgreSQL has not heard of it,
+// since nothing that the relay sends on the replication connection arrives. What
+// the slot sends again is all of what is settled, and nothing of it is new.
+func TestLanesPassOverWhatTheWitnessAloneKnowsToBeStored(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Stream: func(c *jetstream.StreamConfig) { c.Duplicates = 4 * time.Second }})
+	w.Share()
+	server, err := url.Parse(w.DatabaseURL)
+	if err != nil {
+		t.Fatal(err)
+	}
+	wire := envtest.Proxy(t, server.Host)
+	flags := []string{"--shared", "--ack-timeout", "1s", "--replication-url", strings.Replace(w.DatabaseURL, server.Host, wire.Addr(), 1)}
+	relay := w.Start(flags...)
+	w.Place(5)
+	w.AwaitRecorded(5)
+	if err := wire.Swallow(testenv.Upstream); err != nil {
+		t.Fatal(err)
+	}
+	w.Place(20)
+	w.AwaitRecorded(25)
+	written := fixture.Value[string](w, "SELECT pg_current_wal_insert_lsn()::text")
+	w.Exec("SELECT pg_logical_emit_message(true, 'beyond', '')")
+	const ahead = `SELECT w.confirmed_lsn >= $2::text::pg_lsn AND s.confirmed_flush_lsn < $2::text::pg_lsn
+		FROM walrelay.witness w JOIN pg_replication_slots s ON s.slot_name = w.source WHERE w.source = $1`
+	becomes(t, w, "the witness is ahead of the slot", ahead, w.Source, written)
+	relay.Kill()
+	// The duplicate window is not to help: it is over when it is for a message
+	// that came behind the others.
+	envtest.Eventually(t, fixture.Patience, func() error {
+		ack, err := w.JetStream.Publish(t.Context(), "outbox."+w.Source+".foreign", nil, jetstream.WithMsgID("probe"))
+		if err == nil && (ack.Duplicate || ack.Sequence <= 26) {
+			err = fmt.Errorf("the duplicate window is not over")
+		}
+		return err
+	})
+	if err := errors.Join(wire.Cut(), wire.Release(testenv.Upstream), wire.Restore()); err != nil {
+		t.Fatal(err)
+	}
+	relay = w.Start(flags...)
+	w.Place(5)
+	w.Check()
+	relay.Stop(fixture.Patience)
 }
