@@ -8,7 +8,7 @@ PKGS ?= ./...
 TESTFLAGS ?=
 
 # One set of flags: another one builds all dependencies anew.
-RACE := CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 30m
+RACE := CGO_ENABLED=1 $(GO) test -race -shuffle=on -timeout 40m
 TOOL := $(GO) tool -modfile=tools/go.mod
 
 # The oldest NATS that walrelay supports; tools/nats/go.mod has the version.
