@@ -1,7 +1,9 @@
 package e2e_test
 
 import (
+	"context"
 	"encoding/json"
+	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -304,4 +306,44 @@ func TestReleasedEventsThatTheSlotSendsAgainAreNotStoredAgain(t *testing.T) {
 	holds(t, w, "B", 1)
 	w.Check()
 	inOrder(t, w)
+}
+
+// I10: a relay that does not know yet what is parked can deliver nothing, and
+// does not say that it does.
+func TestARelayIsReadyOnlyOnceItKnowsWhatIsParked(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{Flags: parked()})
+	first := w.Start()
+	place(w, "bad", refusedHeaders, 1)
+	place(w, "bad", "{}", 1)
+	w.Dead(2)
+	first.Stop(fixture.Patience)
+
+	lock, err := w.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE walrelay.dead_letter IN SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	second := w.Start()
+	envtest.Eventually(t, fixture.Patience, func() error {
+		if fixture.Value[int64](w, `SELECT count(*) FROM pg_locks WHERE relation = 'walrelay.dead_letter'::regclass AND NOT granted`) == 0 {
+			return errors.New("the relay does not wait for the table of dead letters")
+		}
+		return nil
+	})
+	for _, l := range second.Lines() {
+		if l.Msg == "state changed" && l.State == "relaying" {
+			t.Error("the relay says that it relays, and waits for what is parked")
+		}
+	}
+	if err := lock.Rollback(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	second.Await("relaying", fixture.Patience)
+	place(w, "bad", "{}", 1)
+	w.Dead(3)
+	w.Check()
 }
