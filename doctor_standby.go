@@ -98,8 +98,9 @@ func (d *databaseDoctor) askStandby(ctx context.Context, cfg *pgx.ConnConfig) bo
 	case !c.Synchronises:
 		d.warn(name, "off", why, "ALTER SYSTEM SET "+syncSlots+" = on; SELECT pg_reload_conf(); -- on that standby, with dbname in its primary_conninfo")
 	case !c.Kept && c.Exists:
-		d.warn(name, "on, the copy of slot "+d.cfg.Slot+" is temporary", "it is lost at a promotion; it becomes permanent once the slot has moved on, about half a minute after a relay runs",
-			"let the relay run, and set hot_standby_feedback = on on that standby")
+		d.warn(name, "on, the copy of slot "+d.cfg.Slot+" is temporary", "it is lost at a promotion; it becomes permanent once the slot has moved on, about half a minute after a relay runs; "+
+			"where transactions overlap without a gap, only once one that changes the catalogue has committed too, such as autovacuum's ANALYZE",
+			"let the relay run, set hot_standby_feedback = on on that standby, and ANALYZE any table of the relay's database")
 	case !c.Kept:
 		d.warn(name, "on, without a copy of slot "+d.cfg.Slot, why, "see the standby's log; it needs dbname in primary_conninfo, primary_slot_name and hot_standby_feedback = on, and failover of the slot on the primary")
 	default:

@@ -30,6 +30,11 @@ func drill(t *testing.T, p *plan) {
 	honest := &witness{s: s}
 	stop := s.beside(honest.watch)
 	s.settle("the start")
+	if p.kind == synced { // as doctor demands of who relies on it
+		if err := s.awaitCopy(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
 	for _, a := range p.acts {
 		s.perform(a, v)
 		if t.Failed() {
