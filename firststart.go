@@ -281,11 +281,25 @@ func (s *session) backfill(ctx context.Context, j *job.Job) error {
 		return fmt.Errorf("backfill: %w", err)
 	}
 	s.letGo(ctx)
-	if err := s.declare(ctx, s.backfillOf, s.backfillAt); err != nil {
+	if err := s.proveBackfilled(ctx); err != nil {
 		return err
 	}
 	s.log.InfoContext(ctx, "backfill done", slog.Int64("rows", j.Progress.Looked), slog.Int64("published", r.stored()), slog.Duration("took", time.Since(begun)))
 	return do(func(ctx context.Context, conn *pgx.Conn) error {
 		return job.End(ctx, conn, s.cfg.Schema, j, nil, s.fence)
+	})
+}
+
+// proveBackfilled keeps the backfill's snapshot as proven: the streams hold what
+// it sees, and if one of them loses it, it is missing. Nothing was read from the
+// slot so far, so that all else will stand behind the streams' ends of now.
+func (s *session) proveBackfilled(ctx context.Context) error {
+	p := witness.Proven{Epoch: max(s.epoch, 1), Snapshot: s.backfillOf, LSN: s.backfillAt, Streams: make(map[string]witness.Span, len(s.streams))}
+	ends := s.ends()
+	for _, st := range s.streams {
+		p.Streams[st.name] = witness.Span{Created: st.base.Created, From: ends[st.name], To: ends[st.name]}
+	}
+	return s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
+		return witness.ProveBackfilled(ctx, conn, s.cfg.Schema, s.cfg.Source, s.id, p)
 	})
 }

@@ -286,6 +286,43 @@ func TestA41ABackfillThatIsKilledEndsWithEveryRowOnce(t *testing.T) {
 	}
 }
 
+// I1, A41, A62: what a backfill has sent is missing like anything else where its
+// stream is made anew.
+func TestWhatABackfillHasSentIsHealedInAStreamMadeAnew(t *testing.T) {
+	t.Parallel()
+	for name, again := range map[string]bool{"before anything else is proven": false, "after it": true} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := fixture.New(t, fixture.Config{Flags: []string{"--backfill"}})
+			neverStarted(w)
+			w.Place(50)
+			relay := w.Start()
+			w.Stored(50)
+			relay.Await("relaying", fixture.Patience)
+			if again {
+				w.Place(5)
+				w.Stored(55)
+				proven(t, w)
+			}
+			relay.Stop(fixture.Patience)
+			config := streamOf(t, w).CachedInfo().Config
+			if err := w.JetStream.DeleteStream(t.Context(), w.StreamName); err != nil {
+				t.Fatal(err)
+			}
+			makeStream(t, w, config)
+			relay = w.Start()
+			relay.Await("halted", fixture.Patience) // filled only when asked
+			if code, out := verb(t, nil, "replay", "--missing", "--yes", "--database-url", w.DatabaseURL, "--nats", w.NATSURL, "--source", w.Source); code != 0 {
+				t.Fatalf("walrelay replay --missing = %d: %s", code, out)
+			}
+			relay.Await("relaying", fixture.Patience)
+			w.Place(5)
+			w.Stored(map[bool]int{false: 55, true: 60}[again])
+			w.Check()
+		})
+	}
+}
+
 // A41: without it, what was there is not sent, and that is said.
 func TestA41WithoutABackfillOldRowsAreNotSent(t *testing.T) {
 	t.Parallel()

@@ -91,6 +91,28 @@ func Prove(ctx context.Context, conn *pgx.Conn, schema, source string, session u
 	return nil
 }
 
+// ProveBackfilled is Prove for the snapshot of a backfill, whose rows the streams
+// hold: what was declared before it said that nobody is to look for them.
+func ProveBackfilled(ctx context.Context, conn *pgx.Conn, schema, source string, session uuid.UUID, p Proven) error {
+	streams, err := json.Marshal(p.Streams)
+	if err != nil {
+		return fmt.Errorf("keep the proven snapshot of a backfill of source %q: %w", source, err)
+	}
+	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
+		if err := Lock(ctx, tx, schema, source, session); err != nil {
+			return err
+		}
+		if _, err := tx.Exec(ctx, `DELETE FROM `+table(schema, "proven")+` WHERE source = $1 AND streams = '{}'`, source); err != nil {
+			return err
+		}
+		return prove(ctx, tx, schema, source, p, streams)
+	})
+	if err != nil {
+		return fmt.Errorf("keep the proven snapshot of a backfill of source %q: %w", source, err)
+	}
+	return nil
+}
+
 func prove(ctx context.Context, tx pgx.Tx, schema, source string, p Proven, streams []byte) error {
 	_, err := tx.Exec(ctx, `WITH new AS (
 			INSERT INTO `+table(schema, "proven")+` (source, epoch, snapshot, lsn, streams, at) VALUES ($1, $2, $3::text::pg_snapshot, $4::text::pg_lsn, $5, coalesce($6, clock_timestamp()))
