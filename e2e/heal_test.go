@@ -287,21 +287,32 @@ func TestA41ABackfillThatIsKilledEndsWithEveryRowOnce(t *testing.T) {
 }
 
 // I1, A41, A62: what a backfill has sent is missing like anything else where its
-// stream is made anew.
-func TestWhatABackfillHasSentIsHealedInAStreamMadeAnew(t *testing.T) {
+// stream is made anew, also if the slot was made when those rows were there and
+// nobody was to look for them.
+func TestWhatABackfillHasSentIsMissedInAStreamMadeAnew(t *testing.T) {
 	t.Parallel()
-	for name, again := range map[string]bool{"before anything else is proven": false, "after it": true} {
+	for name, c := range map[string]struct {
+		declared bool
+		later    int
+	}{
+		"before anything else is proven":         {},
+		"after it":                               {later: 5},
+		"where the rows were declared as no gap": {declared: true, later: 5},
+	} {
 		t.Run(name, func(t *testing.T) {
 			t.Parallel()
 			w := fixture.New(t, fixture.Config{Flags: []string{"--backfill"}})
 			neverStarted(w)
 			w.Place(50)
+			if c.declared { // as migrate does
+				w.Exec("INSERT INTO walrelay.proven (source, epoch, snapshot, lsn) SELECT $1, 1, pg_current_snapshot(), pg_current_wal_insert_lsn()", w.Source)
+			}
 			relay := w.Start()
 			w.Stored(50)
 			relay.Await("relaying", fixture.Patience)
-			if again {
-				w.Place(5)
-				w.Stored(55)
+			if c.later > 0 {
+				w.Place(c.later)
+				w.Stored(50 + c.later)
 				proven(t, w)
 			}
 			relay.Stop(fixture.Patience)
@@ -311,13 +322,14 @@ func TestWhatABackfillHasSentIsHealedInAStreamMadeAnew(t *testing.T) {
 			}
 			makeStream(t, w, config)
 			relay = w.Start()
-			relay.Await("halted", fixture.Patience) // filled only when asked
-			if code, out := verb(t, nil, "replay", "--missing", "--yes", "--database-url", w.DatabaseURL, "--nats", w.NATSURL, "--source", w.Source); code != 0 {
-				t.Fatalf("walrelay replay --missing = %d: %s", code, out)
-			}
+			relay.Await("halted", fixture.Patience) // such a stream is filled only when asked
+			replayed(t, w, 0, "--missing")
 			relay.Await("relaying", fixture.Patience)
+			if n := gap(t, w, "new-stream", "healed"); n != int64(50+c.later) {
+				t.Errorf("the gap tells of %d events, want %d", n, 50+c.later)
+			}
 			w.Place(5)
-			w.Stored(map[bool]int{false: 55, true: 60}[again])
+			w.Stored(55 + c.later)
 			w.Check()
 		})
 	}

@@ -64,6 +64,25 @@ func TestTenStopsAndStartsStoreNothingTwiceWithAnEmptyDuplicateWindow(t *testing
 	relay.Stop(fixture.Patience)
 }
 
+// lockLetters keeps everybody from writing dead letters until unlock is called.
+func lockLetters(t *testing.T, w *fixture.World) (unlock func()) {
+	t.Helper()
+	lock, err := w.Pool.Begin(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) })
+	if _, err := lock.Exec(t.Context(), "LOCK TABLE walrelay.dead_letter IN SHARE MODE"); err != nil {
+		t.Fatal(err)
+	}
+	return func() {
+		t.Helper()
+		if err := lock.Rollback(t.Context()); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 // I1, I3: an event that waits for its dead letter holds back what is behind it,
 // also over the death of the relay.
 func TestARelayKilledBetweenARefusalAndItsDeadLetterRecordsItBeforeWhatIsBehind(t *testing.T) {
@@ -77,14 +96,7 @@ func TestARelayKilledBetweenARefusalAndItsDeadLetterRecordsItBeforeWhatIsBehind(
 			relay := w.Start()
 			w.Stored(1)
 
-			lock, err := w.Pool.Begin(t.Context())
-			if err != nil {
-				t.Fatal(err)
-			}
-			defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
-			if _, err := lock.Exec(t.Context(), "LOCK TABLE walrelay.dead_letter IN SHARE MODE"); err != nil {
-				t.Fatal(err)
-			}
+			unlock := lockLetters(t, w)
 			w.Exec(`SELECT e2e.place(gen_random_uuid(), 'a1', 'placed', '', '{"Nats-Rollup": "all"}')`)
 			w.Exec("SELECT e2e.place(gen_random_uuid(), 'a1', 'placed', '') FROM generate_series(1, 50)")
 			waits := func() error { return w.WaitsForLock(t.Context()) }
@@ -97,9 +109,7 @@ func TestARelayKilledBetweenARefusalAndItsDeadLetterRecordsItBeforeWhatIsBehind(
 				envtest.Eventually(t, fixture.Patience, waits)
 				w.Stored(1)
 			}
-			if err := lock.Rollback(t.Context()); err != nil {
-				t.Fatal(err)
-			}
+			unlock()
 			if unlockFirst {
 				relay = w.Start()
 			}

@@ -1,9 +1,7 @@
 package e2e_test
 
 import (
-	"context"
 	"encoding/json"
-	"errors"
 	"fmt"
 	"slices"
 	"strings"
@@ -319,29 +317,15 @@ func TestARelayIsReadyOnlyOnceItKnowsWhatIsParked(t *testing.T) {
 	w.Dead(2)
 	first.Stop(fixture.Patience)
 
-	lock, err := w.Pool.Begin(t.Context())
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer func() { _ = lock.Rollback(context.WithoutCancel(t.Context())) }()
-	if _, err := lock.Exec(t.Context(), "LOCK TABLE walrelay.dead_letter IN SHARE MODE"); err != nil {
-		t.Fatal(err)
-	}
+	unlock := lockLetters(t, w)
 	second := w.Start()
-	envtest.Eventually(t, fixture.Patience, func() error {
-		if fixture.Value[int64](w, `SELECT count(*) FROM pg_locks WHERE relation = 'walrelay.dead_letter'::regclass AND NOT granted`) == 0 {
-			return errors.New("the relay does not wait for the table of dead letters")
-		}
-		return nil
-	})
+	envtest.Eventually(t, fixture.Patience, func() error { return w.WaitsForLock(t.Context()) })
 	for _, l := range second.Lines() {
 		if l.Msg == "state changed" && l.State == "relaying" {
 			t.Error("the relay says that it relays, and waits for what is parked")
 		}
 	}
-	if err := lock.Rollback(t.Context()); err != nil {
-		t.Fatal(err)
-	}
+	unlock()
 	second.Await("relaying", fixture.Patience)
 	place(w, "bad", "{}", 1)
 	w.Dead(3)

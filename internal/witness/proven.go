@@ -75,40 +75,33 @@ func RecordEnd(next envelope.LSN, page, segment uint64) envelope.LSN {
 // same minute none is kept: one a minute tells enough about rows that old. What
 // was declared stays: all else may go with a stream.
 func Prove(ctx context.Context, conn *pgx.Conn, schema, source string, session uuid.UUID, p Proven) error {
-	streams, err := json.Marshal(p.Streams)
-	if err != nil {
-		return fmt.Errorf("keep a proven snapshot of source %q: %w", source, err)
-	}
-	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
-		if err := Lock(ctx, tx, schema, source, session); err != nil {
-			return err
-		}
-		return prove(ctx, tx, schema, source, p, streams)
-	})
-	if err != nil {
-		return fmt.Errorf("keep a proven snapshot of source %q: %w", source, err)
-	}
-	return nil
+	return keep(ctx, conn, schema, source, session, p, false)
 }
 
 // ProveBackfilled is Prove for the snapshot of a backfill, whose rows the streams
-// hold: what was declared before it said that nobody is to look for them.
+// hold. What was declared goes: it said that nobody is to look for them.
 func ProveBackfilled(ctx context.Context, conn *pgx.Conn, schema, source string, session uuid.UUID, p Proven) error {
+	return keep(ctx, conn, schema, source, session, p, true)
+}
+
+func keep(ctx context.Context, conn *pgx.Conn, schema, source string, session uuid.UUID, p Proven, backfilled bool) error {
 	streams, err := json.Marshal(p.Streams)
 	if err != nil {
-		return fmt.Errorf("keep the proven snapshot of a backfill of source %q: %w", source, err)
+		return fmt.Errorf("keep a proven snapshot of source %q: %w", source, err)
 	}
 	err = pgx.BeginFunc(ctx, conn, func(tx pgx.Tx) error {
 		if err := Lock(ctx, tx, schema, source, session); err != nil {
 			return err
 		}
-		if _, err := tx.Exec(ctx, `DELETE FROM `+table(schema, "proven")+` WHERE source = $1 AND streams = '{}'`, source); err != nil {
-			return err
+		if backfilled {
+			if _, err := tx.Exec(ctx, `DELETE FROM `+table(schema, "proven")+` WHERE source = $1 AND streams = '{}'`, source); err != nil {
+				return err
+			}
 		}
 		return prove(ctx, tx, schema, source, p, streams)
 	})
 	if err != nil {
-		return fmt.Errorf("keep the proven snapshot of a backfill of source %q: %w", source, err)
+		return fmt.Errorf("keep a proven snapshot of source %q: %w", source, err)
 	}
 	return nil
 }
