@@ -23,6 +23,7 @@ func drill(t *testing.T, p *plan) {
 	defer func() { v.report(t, time.Since(began)) }()
 	s := newStage(t, p)
 	defer s.keepLogs()
+	defer s.stopBeside()
 	if p.first {
 		s.existBefore()
 	}
@@ -66,7 +67,7 @@ func drill(t *testing.T, p *plan) {
 	}
 }
 
-// beside runs something until the drill ends or stop is called.
+// beside runs something until stopBeside or stop is called.
 func (s *stage) beside(run func(context.Context)) (stop func()) {
 	ctx, cancel := context.WithCancel(context.WithoutCancel(s.t.Context()))
 	done := make(chan struct{})
@@ -78,8 +79,16 @@ func (s *stage) beside(run func(context.Context)) (stop func()) {
 		cancel()
 		<-done
 	}
-	s.t.Cleanup(stop)
+	s.besides = append(s.besides, stop)
 	return stop
+}
+
+// stopBeside ends all that runs beside the faults. It comes before the clean-up,
+// in which the relays and servers of a later world go first.
+func (s *stage) stopBeside() {
+	for _, stop := range s.besides {
+		stop()
+	}
 }
 
 // existBefore undoes what migrate did about the slot, and writes what the first

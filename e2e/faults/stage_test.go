@@ -54,6 +54,7 @@ type stage struct {
 	sql, replication *testenv.Proxy    // to PostgreSQL; nil where there are none
 	between          *testenv.Proxy    // of primary and standby
 	flags            []string
+	besides          []func() // what ends what runs beside the faults
 
 	mu     sync.Mutex // guards what follows and the world's own number of relays
 	relays []*fixture.Relay

@@ -171,6 +171,9 @@ func (d *driller) drill(ctx context.Context, seed uint64) (*verdict, error) {
 	if err == nil {
 		err = json.Unmarshal(text, v)
 	}
+	if !v.Failed && failed != nil && err == nil { // while all was being taken down
+		v.Faults = append(v.Faults, "it failed after its verdict, see drill.log")
+	}
 	v.Failed = v.Failed || failed != nil || err != nil
 	if v.Failed {
 		return v, errors.Join(err, os.WriteFile(filepath.Join(logs, "drill.log"), out, 0o600))
