@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/jackc/pgx/v5"
+	"github.com/jackc/pgx/v5/pgconn"
 
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
@@ -75,6 +76,11 @@ func (d *databaseDoctor) connect(ctx context.Context) bool {
 	cfg, err := d.cfg.postgres(d.cfg.DatabaseURL, "doctor")
 	if err == nil {
 		cfg.RuntimeParams["default_transaction_read_only"] = "on"
+		if cfg.ValidateConnect != nil {
+			// read-write asks for the session's own setting, which the relay
+			// has off: a server that is no standby will do for both.
+			cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+		}
 		d.conn, err = openSQL(ctx, cfg)
 	}
 	if err != nil {
@@ -86,7 +92,7 @@ func (d *databaseDoctor) connect(ctx context.Context) bool {
 		_ = d.conn.Close(ctx)
 		return false
 	}
-	value := fmt.Sprintf("role %s, database %s, at %s:%d", d.server.User, d.server.Database, d.conn.Config().Host, d.conn.Config().Port)
+	value := fmt.Sprintf("role %s, database %s, at %s", d.server.User, d.server.Database, whereTo(d.conn))
 	if d.server.Pooled {
 		d.warn(name, value, "it leads through what looks like a pooler: the relay waits in LISTEN and needs the settings that it makes for its session, which a pooler in transaction mode keeps for no one",
 			"give the server's own address with --database-url, or a pooler in session mode")
@@ -94,6 +100,16 @@ func (d *databaseDoctor) connect(ctx context.Context) bool {
 	}
 	d.ok(name, value, "the relay keeps its witness, dead letters and gaps there")
 	return true
+}
+
+// whereTo names the server of a connection: as the URL does where that names one,
+// and else by the address at which one was found.
+func whereTo(conn *pgx.Conn) string {
+	cfg := conn.Config()
+	if _, hosts := ways(cfg); len(hosts) > 1 {
+		return conn.PgConn().Conn().RemoteAddr().String()
+	}
+	return fmt.Sprintf("%s:%d", cfg.Host, cfg.Port)
 }
 
 // unreachable adds a connection that failed. The fix is known only where the

@@ -55,7 +55,16 @@ func TestA38DoctorLooksAtWhatStandbysKeepOfTheSlot(t *testing.T) {
 	// A standby that the URL names is asked itself.
 	p.cfg.DatabaseURL = strings.Replace(p.cfg.DatabaseURL, server.Addr(), standby.Addr()+","+server.Addr(), 1)
 	name := "sync_replication_slots at " + standby.Addr()
-	p.examine().want(name, warn, "off", "ALTER SYSTEM")
+	both := p.cfg.DatabaseURL
+	for _, attrs := range []string{"primary", "read-write", ""} {
+		p.cfg.DatabaseURL = both
+		if attrs != "" {
+			p.cfg.DatabaseURL += "&target_session_attrs=" + attrs
+		}
+		d = p.examine()
+		d.want("SQL connection", ok, server.Addr())
+		d.want(name, warn, "off", "ALTER SYSTEM")
+	}
 	alter(t, standby.URL("postgres"), "ALTER SYSTEM SET sync_replication_slots = on")
 	envtest.Eventually(t, patience, func() error {
 		p.exec("SELECT pg_log_standby_snapshot()", "SELECT pg_replication_slot_advance('"+p.name+"', pg_current_wal_lsn())")

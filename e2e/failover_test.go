@@ -40,7 +40,11 @@ func newPair(t *testing.T, primary map[string]string, synchronised bool, flags .
 		on.Exec("ALTER SYSTEM SET sync_replication_slots = on")
 		on.Exec("SELECT pg_reload_conf()")
 	}
-	p.both = []string{"--database-url", hosts(p.primary, p.standby)}
+	url := hosts(p.primary, p.standby)
+	if !synchronised { // what a relay knows is the same
+		url += "&target_session_attrs=read-write"
+	}
+	p.both = []string{"--database-url", url}
 	return p
 }
 
@@ -261,6 +265,45 @@ func TestEventsThatThePromotedDatabaseNeverHadAreListed(t *testing.T) {
 			}
 			relay.Stop(fixture.Patience)
 		})
+	}
+}
+
+// A14: of several hosts each verb takes the primary, wherever it stands in the
+// list and in whatever form that is asked for.
+func TestA14EveryVerbTakesThePrimaryOfSeveralHosts(t *testing.T) {
+	t.Parallel()
+	p := newPair(t, nil, false)
+	_, broker := p.RelayFlags()
+	relay := p.Start(p.both...)
+	p.Place(3)
+	p.Check()
+	proven(t, p.World)
+	for _, attrs := range []string{"", "&target_session_attrs=primary", "&target_session_attrs=read-write"} {
+		database := []string{"--database-url", hosts(p.standby, p.primary) + attrs, "--source", p.Source}
+		both := slices.Concat(database, broker)
+		for _, args := range [][]string{
+			append([]string{"migrate"}, database...),
+			append([]string{"doctor", "--admin", "off"}, both...),
+			append([]string{"verify"}, both...),
+			append([]string{"replay", "--missing", "--yes", "--no-wait"}, both...),
+			append([]string{"deadletters", "list"}, database...),
+			append([]string{"deadletters", "requeue", "--all", "--why", "mended"}, database...),
+			append([]string{"cleanup", "--retention", "1h"}, database...),
+			append([]string{"pause"}, database...),
+			append([]string{"resume"}, database...),
+		} {
+			if code, out := verb(t, nil, args...); code != 0 {
+				t.Errorf("walrelay %s ended with %d, want 0:\n%s", strings.Join(args, " "), code, out)
+			}
+		}
+		status := append([]string{"status", "--admin", "off"}, database...)
+		if code, out := verb(t, nil, status...); code != 1 || !strings.Contains(out, "is held by pid") {
+			t.Errorf("walrelay status of a relay that is not asked ended with %d, want 1 and who holds the slot:\n%s", code, out)
+		}
+	}
+	relay.Stop(fixture.Patience)
+	if code, out := verb(t, nil, "teardown", "--yes", "--database-url", hosts(p.standby, p.primary)+"&target_session_attrs=read-write", "--source", p.Source); code != 0 {
+		t.Errorf("walrelay teardown ended with %d, want 0:\n%s", code, out)
 	}
 }
 

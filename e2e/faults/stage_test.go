@@ -113,6 +113,9 @@ func newStage(t *testing.T, p *plan) *stage {
 		s.makeStandby()
 		both := s.primary.Addr() + "," + s.standby.Addr()
 		s.flags = []string{"--database-url", strings.Replace(s.world.DatabaseURL, s.primary.Addr(), both, 1)}
+		if p.kind == plain {
+			s.flags[1] += "&target_session_attrs=read-write"
+		}
 	case cluster:
 		s.flags = nil
 	}
