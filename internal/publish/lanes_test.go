@@ -614,7 +614,7 @@ func TestA62AStreamThatEndsBelowTheWitnessIsAGapInLanes(t *testing.T) {
 	srv := envtest.EmbeddedNATS(t)
 	createStream(t, admin(t, srv.URL()))
 	r := lanesOn(t, openConn(t, srv.URL()), 15)
-	r.sendKeyed(0, 10)
+	r.sendWhileItRuns(0, 10, keyed)
 	var gap *publish.GapError
 	if err := r.runEnds(); !errors.As(err, &gap) || gap.Recreated() || gap.Acked != 15 || gap.LastSeq != 0 {
 		t.Fatalf("Run() = %v, want a gap from 0 to 15", err)

@@ -2,6 +2,7 @@ package publish_test
 
 import (
 	"context"
+	"errors"
 	"fmt"
 	"slices"
 	"strconv"
@@ -195,6 +196,23 @@ func (r *rig) sendEach(from, to int, nth func(i int) (uint64, envelope.Position,
 			r.t.Fatalf("Send(%d): %v; status %+v", i, err, r.stream.Status())
 		}
 	}
+}
+
+// sendWhileItRuns sends until Run has ended by itself, which may come before all
+// is sent, and gives how many were taken.
+func (r *rig) sendWhileItRuns(from, to int, nth func(i int) (uint64, envelope.Position, *publish.Message)) (taken int) {
+	r.t.Helper()
+	ctx := limited(r.t)
+	for i := from; i < to; i++ {
+		tx, pos, m := nth(i)
+		switch err := r.stream.Send(ctx, tx, pos, m); {
+		case errors.Is(err, publish.ErrStopped):
+			return i - from
+		case err != nil:
+			r.t.Fatalf("Send(%d): %v; status %+v", i, err, r.stream.Status())
+		}
+	}
+	return to - from
 }
 
 func (r *rig) drain() {
