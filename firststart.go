@@ -37,7 +37,7 @@ func (s *session) prepareSlot(ctx context.Context, info slot.Info) error {
 			backfill = &jobs[i]
 		}
 	}
-	first := !found.Exists || found.ConfirmedLSN == 0
+	first := !found.Began()
 	lost := info.Exists && info.WALStatus == "lost"
 	switch {
 	case backfill != nil:

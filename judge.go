@@ -60,8 +60,10 @@ func brokenSlot(name string, info slot.Info, found witness.Witness) *HaltError {
 	switch {
 	case info.Exists && info.WALStatus == "lost":
 		halt.Problem = "is lost: PostgreSQL has removed WAL that it needed (max_slot_wal_keep_size, or a timeout), so events after LSN " + info.Confirmed.String() + " may not have been sent"
-	case !info.Exists && found.Exists && found.ConfirmedLSN > 0:
+	case !info.Exists && found.ConfirmedLSN > 0:
 		halt.Problem = "is missing, though this relay has confirmed LSN " + found.ConfirmedLSN.String() + " to it"
+	case !info.Exists && found.Began():
+		halt.Problem = "is missing, though this relay has begun to read from it"
 	default:
 		return nil
 	}

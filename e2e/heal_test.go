@@ -102,6 +102,50 @@ func TestA38ADroppedSlotIsHealedInOrderBeforeAnythingNew(t *testing.T) {
 	}
 }
 
+// I1, I3, A38, A41: the slot is gone before anything was confirmed to it. That
+// something was delivered makes it no first start.
+func TestA38ASlotDroppedBeforeTheFirstConfirmationIsHealed(t *testing.T) {
+	t.Parallel()
+	for name, flags := range map[string][]string{"made by migrate": nil, "made for a backfill": {"--backfill"}} {
+		t.Run(name, func(t *testing.T) {
+			t.Parallel()
+			w := fixture.New(t, fixture.Config{Flags: flags})
+			if flags != nil {
+				neverStarted(w)
+				w.Place(10)
+			}
+			relay := w.Start()
+			relay.Await("relaying", fixture.Patience)
+			if flags == nil {
+				w.Place(10)
+			}
+			w.Stored(10)
+			envtest.Eventually(t, fixture.Patience, func() error {
+				if n := fixture.Value[int64](w, "SELECT count(*) FROM walrelay.job WHERE ended_at IS NULL"); n != 0 {
+					return fmt.Errorf("%d jobs have not ended", n)
+				}
+				return nil
+			})
+			relay.Kill()
+			// As it is within the first second.
+			w.Exec(`UPDATE walrelay.witness SET confirmed_lsn = '0/0',
+				streams = (SELECT jsonb_object_agg(key, value - 'position' - 'msg_id' || '{"last_seq": 0}') FROM jsonb_each(streams))`)
+			w.Exec("DELETE FROM walrelay.proven WHERE id > (SELECT min(id) FROM walrelay.proven)")
+			w.Place(5)
+			envtest.Eventually(t, fixture.Patience, func() error {
+				// Once the server has seen the end of the relay.
+				_, err := w.Pool.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", w.Source)
+				return err
+			})
+			w.Start().Await("relaying", fixture.Patience)
+			w.Place(5)
+			w.Stored(20)
+			gap(t, w, "slot", "healed")
+			w.Check()
+		})
+	}
+}
+
 // I1, I5, A38: the slot is made again by hand, or advanced by hand, so that
 // nothing looks wrong.
 func TestA38ASlotThatWasMadeAgainOrAdvancedByHandIsFoundOut(t *testing.T) {

@@ -95,6 +95,10 @@ type Witness struct {
 // table names one of our tables.
 func table(schema, name string) string { return pgx.Identifier{schema, name}.Sanitize() }
 
+// Began says whether the source has ever read from a slot. Its streams are noted
+// before the first event, what it has confirmed up to a second after it.
+func (w *Witness) Began() bool { return w.Exists && (w.ConfirmedLSN > 0 || len(w.Streams) > 0) }
+
 // Read gives the witness; Exists is false where the source never ran.
 func Read(ctx context.Context, q Querier, schema, source string) (Witness, error) {
 	return read(ctx, q, schema, source, "")
