@@ -202,7 +202,7 @@ func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDe
 					return err
 				}
 			}
-			return r.publish(ctx, &row.Row, routed)
+			return r.publishAs(ctx, &row.Row, routed, r.late || have.mayBeLate(row, routed.Stream))
 		})
 	})
 	if err != nil {

@@ -2,7 +2,6 @@ package walrelay
 
 import (
 	"context"
-	"fmt"
 	"log/slog"
 	"time"
 
@@ -75,35 +74,6 @@ func (s *session) lookFrom(ctx context.Context, tx pgx.Tx, d witness.GapDetail) 
 	}
 	return from, gone, nil
 }
-
-// removedUntil gives up to when messages may have been stored of those behind a sequence
-// that a stream has no more; zero where it has all of them.
-func (s *session) removedUntil(ctx context.Context, stream string, from uint64) (until time.Time, err error) {
-	info, err := s.nats.StreamInfo(ctx, stream)
-	if err != nil {
-		return until, fmt.Errorf("ask what stream %q has let go: %w", stream, err)
-	}
-	switch {
-	case info.LastSeq <= from:
-		return until, nil
-	case info.Messages < info.LastSeq-info.FirstSeq+1: // anywhere
-		return time.Now().Add(marginOfClock), nil
-	case info.FirstSeq <= from+1:
-		return until, nil
-	}
-	first, there, err := s.nats.GetFromLeader(ctx, stream, info.FirstSeq)
-	if err != nil {
-		return until, fmt.Errorf("ask what stream %q has let go: %w", stream, err)
-	}
-	if !there { // just now
-		return time.Now().Add(marginOfClock), nil
-	}
-	return first.Time.Add(goneMargin), nil
-}
-
-// goneMargin is how much later than a row's created_at says its message may
-// have been stored before another one, clocks being what they are.
-const goneMargin = 10 * time.Minute
 
 // mayBeGone says whether the row of a table without xid may have been stored and
 // let go since.

@@ -31,26 +31,31 @@ func (s *session) present(ctx context.Context, tx pgx.Tx, d witness.GapDetail) (
 	if err != nil {
 		return nil, err
 	}
+	removed := map[string]bool{}
 	have, err := newSeen(ctx, s.cfg.portion(), func(ctx context.Context, note func(keyed) error) error {
 		if err := s.delivered.each(note); err != nil {
 			return err
 		}
-		if err := s.eachStored(ctx, from, note); err != nil {
+		if err := s.eachStored(ctx, from, note, removed); err != nil {
 			return err
 		}
 		return s.eachLetter(ctx, note)
 	})
-	if err == nil {
-		have.gone = gone
+	if err != nil {
+		return nil, err
 	}
+	have.gone = gone
+	have.newer, err = s.newerMayStand(ctx, from, removed)
 	return have, err
 }
 
-// eachStored reads the streams. Those that only earlier routes had are looked
-// through as well: the last proof and the witness, as this session found it,
-// name them.
-func (s *session) eachStored(ctx context.Context, from map[string]uint64, note func(keyed) error) error {
+// eachStored reads the streams, and notes those that have not all messages of
+// what it read. Those that only earlier routes had are looked through as well: the
+// last proof and the witness, as this session found it, name them.
+func (s *session) eachStored(ctx context.Context, from map[string]uint64, note func(keyed) error, removed map[string]bool) error {
+	var n uint64
 	visit := func(m publish.StoredMessage) error {
+		n++
 		if m.Header.Get(envelope.HeaderSource) != s.cfg.Source {
 			return nil
 		}
@@ -63,10 +68,12 @@ func (s *session) eachStored(ctx context.Context, from map[string]uint64, note f
 	}
 	looked := map[string]bool{}
 	for _, st := range s.streams {
-		looked[st.name] = true
-		if _, err := st.pub.EachHeader(ctx, from[st.name], visit); err != nil {
+		looked[st.name], n = true, 0
+		last, err := st.pub.EachHeader(ctx, from[st.name], visit)
+		if err != nil {
 			return fmt.Errorf("look through stream %q: %w", st.name, err)
 		}
+		removed[st.name] = n < last-min(last, from[st.name])
 	}
 	earlier := map[string]bool{}
 	for name := range from {

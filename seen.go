@@ -36,6 +36,9 @@ type seen struct {
 	most int
 	keys map[keyed]struct{} // the whole set; nil where it has more than most
 	gone time.Time          // see session.lookFrom
+	// newer gives by stream up to when what it has let go may have been stored,
+	// see session.newerMayStand.
+	newer map[string]time.Time
 }
 
 // newSeen reads the set once.

@@ -5,58 +5,44 @@ import (
 	"time"
 )
 
-// looks is how often the stream's end is read in one go at most, each time from
-// where the last reading ended.
-const looks = 5
-
 // look reads from the stream which messages of lanes in doubt are stored: those
 // with attempts whose outcome is open, when the stream may have forgotten their
-// ids. What is not found may be sent again at once: should an older attempt
-// still arrive, then the stream knows the id of whichever came first.
+// ids. What is not found may still be among what the leader has taken; see
+// settle.go for how it is sent again.
 func (l *Lanes) look(ctx context.Context) error {
 	l.mu.Lock()
 	lanes := l.doubted.take()
 	s := search{Lanes: l, ids: make(map[string][]*lane, len(lanes)), found: map[*lane]uint64{}}
+	if !l.sure {
+		s.arrived = map[string]uint64{}
+		s.read = l.read
+	}
 	for i, ln := range lanes {
 		s.ids[ln.first.id()] = append(s.ids[ln.first.id()], ln)
-		if i == 0 || ln.first.floor < s.read {
+		if i == 0 && l.sure || ln.first.floor < s.read {
 			s.read = ln.first.floor
 		}
 	}
-	window := l.facts.DuplicateWindow
 	l.mu.Unlock()
 	if len(lanes) == 0 {
 		return nil
 	}
-	var asked time.Time
-	for range looks {
-		asked = time.Now()
-		err := s.run(ctx)
-		if err != nil && ends(err) {
+	asked := time.Now()
+	if err := s.run(ctx); err != nil {
+		if ends(err) {
 			return err
 		}
-		if err != nil {
-			return l.unread(ctx, lanes, err)
-		}
-		if time.Since(asked) < window/4 {
-			break
-		}
+		return l.unread(ctx, lanes, err)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
+	l.cameBehind(&s)
 	for _, ln := range lanes {
-		p := ln.first
 		if seq := s.found[ln]; seq > 0 {
 			l.found(ln, seq)
 			continue
 		}
-		p.since, p.floor, p.clear = asked, s.read, true
-		if p.fail != nil && p.fail.class == ClassPermanent {
-			l.refuse(ln)
-			continue
-		}
-		ln.phase = laneReady
-		l.ready.pushFront(ln)
+		l.notFound(ln, s.read, asked)
 	}
 	l.assess()
 	l.pump()
@@ -72,6 +58,8 @@ type search struct {
 	ids   map[string][]*lane
 	read  uint64
 	found map[*lane]uint64
+	// arrived is what else there is of our source, nil where that is known.
+	arrived map[string]uint64
 }
 
 // run reads from where the last run has ended to the stream's end.
@@ -88,6 +76,9 @@ func (s *search) compare(ctx context.Context, m StoredMessage) error {
 	id := place{msg: m}.identity()
 	if id.source != s.cfg.Source {
 		return nil
+	}
+	if s.arrived != nil && len(s.ids[id.msgID]) == 0 {
+		s.arrived[id.msgID] = m.Seq
 	}
 	for _, ln := range s.ids[id.msgID] {
 		is := id.pos == ln.first.pos

@@ -124,7 +124,8 @@ func (e *entry) id() string   { return text(e.tail(e.idLen+e.bodyLen, e.idLen)) 
 func (e *entry) body() []byte { return e.tail(e.bodyLen, e.bodyLen) }
 func (e *entry) size() int    { return len(e.data) + entryBytes }
 
-// fill makes m the entry's message; last is the sequence that is expected.
+// fill makes m the entry's message; last is the sequence that is expected, if
+// any.
 // Everything in m points into the arena and is overwritten by the next fill.
 func (e *entry) fill(m *nats.Msg, last string) {
 	rest := e.data
@@ -134,9 +135,7 @@ func (e *entry) fill(m *nats.Msg, last string) {
 		rest = rest[k+int(n):]        //nolint:gosec // a length that encode wrote
 	}
 	*e.template.id = e.id()
-	if e.template.last != nil {
-		*e.template.last = last
-	}
+	e.template.expect(last)
 	m.Subject, m.Header, m.Data = e.subject(), e.template.header, e.body()
 }
 

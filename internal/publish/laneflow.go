@@ -39,15 +39,19 @@ func (l *Lanes) start(ln *lane) {
 			return
 		}
 	}
-	if !p.maybe {
-		p.since, p.floor = now, l.end
+	if seq := l.arrived[p.id()]; seq > 0 && !p.maybe {
+		delete(l.arrived, p.id())
+		p.dup = seq
+		l.judgeLater(ln)
+		return
 	}
+	l.bound(p, now)
 	p.sentAt, p.clear, p.fail = now, false, nil
 	l.number++
 	number := l.number
 	l.flight[number] = ln
 	ln.phase = laneFlying
-	if err := l.transmit(&p.entry, "", number); err != nil {
+	if err := l.transmit(&p.entry, p.expected(), number); err != nil {
 		f, sent := l.clientFailure(&p.entry, err)
 		p.maybe = p.maybe || sent
 		delete(l.flight, number)
@@ -88,6 +92,7 @@ func (l *Lanes) answer(ln *lane, a ack) {
 	switch {
 	case a.kind == ackStored && a.seq > p.floor:
 		l.count.Acks++
+		l.sure = l.sure || p.only
 		l.stored(ln, a.seq)
 	case a.kind == ackStored:
 		// Whether it may count at all is for the check on losses.
@@ -101,6 +106,9 @@ func (l *Lanes) answer(ln *lane, a ack) {
 		l.count.Duplicates++
 		p.dup = a.seq
 		l.judgeLater(ln)
+	case p.only && a.kind == ackError && a.err.Code == codeWrongLastSeq:
+		l.overtaken(ln, a.err)
+		return
 	default:
 		l.failed(ln, l.failureOf(&p.entry, a))
 		return

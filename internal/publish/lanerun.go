@@ -362,6 +362,7 @@ func (l *Lanes) ReadTail(ctx context.Context, from uint64, since envelope.Positi
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.floors.begin(from, most)
+	l.read, l.hasRead = read, true
 	l.topSeq, l.top = topSeq, top
 	return seen, last, nil
 }

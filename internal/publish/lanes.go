@@ -25,7 +25,7 @@ const aheadWindows = 16
 //
 // An attempt without an answer may be stored. It is repeated with the same id
 // while the stream surely remembers that, and otherwise looked for in the
-// stream. On a stream that removes messages by itself ([StreamFacts.Removes]),
+// stream, and in what its leader has taken and not stored yet. On a stream that removes messages by itself ([StreamFacts.Removes]),
 // one that is gone cannot be found: there the duplicate window limits how long
 // a repetition is recognised.
 type Lanes struct {
@@ -45,6 +45,12 @@ type Lanes struct {
 	proven                bool // an answer came since sending began anew
 	end                   uint64
 	floors                floors
+
+	// What another process of our source may have sent before, see settle.go.
+	read    uint64            // how far the stream was read for it
+	hasRead bool              // by ReadTail, not only taken for read by Begin
+	sure    bool              // all of it that can come stands in what was read
+	arrived map[string]uint64 // by id, the sequence of what came behind the tail
 
 	topSeq uint64   // of our source's last message in the tail that was read
 	top    identity // of the same
@@ -73,6 +79,9 @@ func (l *Lanes) Begin(_ context.Context, tail Tail, lastAcked uint64) {
 	defer l.mu.Unlock()
 	l.acked, l.end = lastAcked, tail.LastSeq
 	l.created, l.facts = tail.Created, tail.Facts
+	if !l.hasRead {
+		l.read = tail.LastSeq
+	}
 	l.setState(StateResync, "")
 }
 

@@ -33,6 +33,23 @@ func TestWhatHoldsBackOnlyOneKeyOrSubjectIsKnown(t *testing.T) {
 	}
 }
 
+func TestHowFarALeaderHasTakenMessagesIsReadFromItsRefusal(t *testing.T) {
+	t.Parallel()
+	for text, want := range map[string]uint64{
+		"wrong last sequence: 17":                   17,
+		"wrong last sequence: 9223372036854775807":  1<<63 - 1,
+		"wrong last sequence: 0":                    0,
+		"wrong last sequence: -1":                   0,
+		"wrong last sequence":                       0,
+		"wrong last sequence: 18446744073709551616": 0,
+		"": 0,
+	} {
+		if got := lastTaken(&APIError{Code: 10071, Description: text}); got != want {
+			t.Errorf("lastTaken(%q) = %d, want %d", text, got, want)
+		}
+	}
+}
+
 func TestAStreamThatIsNoChainsCanBeLanes(t *testing.T) {
 	t.Parallel()
 	const timeout = 5 * time.Second

@@ -265,9 +265,7 @@ func TestA50AFullStreamIsWaitedForInLanes(t *testing.T) {
 	r := lanesOn(t, openConn(t, srv.URL()), 0)
 	r.sendKeyed(0, 450)
 	r.waitFor("is full: maximum messages exceeded")
-	if got := r.totalStored(); got != 100 {
-		t.Errorf("Stored was told of %d, want 100", got)
-	}
+	r.wantTold(100)
 	envtest.Eventually(t, 5*time.Second, func() error { // once the first are all refused
 		if st := r.stream.Status(); st.InFlight > 1 || st.Counters.Environment < 2 {
 			return fmt.Errorf("%d in flight to a full stream, want one attempt at a time", st.InFlight)
@@ -301,9 +299,7 @@ func TestA61OneSubjectWithoutPermissionHoldsBackItsKeysAlone(t *testing.T) {
 	})
 	r.waitFor(`2 of 2 aggregates with waiting events are held back: not permitted to publish "ev.3"`)
 	wantKeyed(t, js, n, denied...)
-	if got := r.totalStored(); got != n-len(denied) {
-		t.Errorf("Stored was told of %d, want %d", got, n-len(denied))
-	}
+	r.wantTold(n - len(denied))
 }
 
 // I6.
@@ -459,9 +455,7 @@ func TestABlockedKeyFillsTheByteBoundAndThenSendWaits(t *testing.T) {
 	if st.Bytes > 50_000 || st.Bytes < 45_000 {
 		t.Errorf("holds %d bytes when Send waits, bound is 50000", st.Bytes)
 	}
-	if got := r.totalStored(); got != n/2 {
-		t.Errorf("%d of other keys are stored, want %d", got, n/2)
-	}
+	r.wantTold(n / 2)
 }
 
 // I3, I5.
@@ -480,12 +474,7 @@ func TestA49AnIdWhoseMessageIsGoneHoldsBackItsKeyAlone(t *testing.T) {
 	r = lanesOn(t, r.conn, 1)
 	r.sendKeyed(0, 200)
 	r.waitFor("the message at sequence 1 is gone")
-	envtest.Eventually(t, 2*time.Second, func() error {
-		if got := r.totalStored(); got != 200-6 {
-			return fmt.Errorf("%d of other keys are stored, want 194", got)
-		}
-		return nil
-	})
+	r.wantTold(200 - 6)
 	r.drain()
 	wantKeyed(t, js, 200)
 }

@@ -230,6 +230,18 @@ func (r *rig) totalStored() int {
 	return r.total
 }
 
+// wantTold waits until Stored was told of n. Status may know of them before, as
+// Stored is told by one goroutine at a time.
+func (r *rig) wantTold(n int) {
+	r.t.Helper()
+	envtest.Eventually(r.t, 20*time.Second, func() error {
+		if got := r.totalStored(); got != n {
+			return fmt.Errorf("Stored was told of %d, want %d", got, n)
+		}
+		return nil
+	})
+}
+
 // waitFor waits until the stream says that it waits for something with text.
 func (r *rig) waitFor(text string) {
 	r.t.Helper()

@@ -16,11 +16,12 @@ const templateCount = 16
 // A template is one set of header names with the header map that messages of
 // that set are published with. Only the values change from message to message.
 type template struct {
-	names  []string
-	header nats.Header
-	values []*string // in the order of names
-	id     *string   // Nats-Msg-Id
-	last   *string   // Nats-Expected-Last-Sequence, nil in lanes
+	names   []string
+	header  nats.Header
+	values  []*string // in the order of names
+	id      *string   // Nats-Msg-Id
+	last    *string   // Nats-Expected-Last-Sequence, nil in lanes, where few messages have one
+	expects bool      // the header map has that one just now, in lanes
 	// overhead is at least what names and fixed values take in a header block.
 	overhead int
 	parts    [partCount]*part
@@ -52,6 +53,20 @@ func newTemplate(stream string, headers []envelope.Header, chained bool) *templa
 		t.overhead += len(values) * (len(name) + len(": \r\n"))
 	}
 	return t
+}
+
+// expect sets the sequence that is expected, "" for none.
+func (t *template) expect(last string) {
+	switch {
+	case t.last != nil:
+		*t.last = last
+	case last != "":
+		t.header[envelope.HeaderExpectedLastSeq] = []string{last}
+		t.expects = true
+	case t.expects:
+		delete(t.header, envelope.HeaderExpectedLastSeq)
+		t.expects = false
+	}
 }
 
 func (t *template) fits(headers []envelope.Header) bool {

@@ -31,9 +31,7 @@ func TestA50AFullStreamIsWaitedFor(t *testing.T) {
 	r := startOn(t, openConn(t, srv.URL()), 0)
 	r.send(0, 150)
 	r.waitFor("is full: maximum messages exceeded")
-	if got := r.totalStored(); got != 100 {
-		t.Errorf("Stored was told of %d, want 100", got)
-	}
+	r.wantTold(100)
 	createStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 200, jetstream.DiscardNew })
 	r.drain()
 	wantStored(t, js, 150)
@@ -139,12 +137,7 @@ func TestA61AMissingPermissionIsNamed(t *testing.T) {
 	}
 	r.waitFor(`not permitted to publish "ev.3"`)
 	// The answers to the others can come after the violation.
-	envtest.Eventually(t, 10*time.Second, func() error {
-		if got := r.totalStored(); got != 2 {
-			return fmt.Errorf("Stored was told of %d, want 2", got)
-		}
-		return nil
-	})
+	r.wantTold(2)
 	for user, want := range map[string]string{
 		"deaf": "not permitted to subscribe to",
 		"mute": `not permitted to publish "$JS.API.STREAM.INFO.EV"`,

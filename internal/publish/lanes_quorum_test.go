@@ -1,0 +1,136 @@
+package publish_test
+
+import (
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/nats-io/nats.go/jetstream"
+
+	"github.com/walrelay/walrelay/internal/publish"
+	"github.com/walrelay/walrelay/internal/testenv"
+	"github.com/walrelay/walrelay/internal/testenv/envtest"
+)
+
+// forgets is the duplicate window of streams whose leader forgets ids while it
+// has no majority.
+const forgets = time.Second
+
+// A minority is the leader of a stream of three with its followers, which the
+// test freezes: the leader takes messages and cannot store them, and forgets
+// their ids when the duplicate window has passed.
+type minority struct {
+	t         *testing.T
+	js        jetstream.JetStream
+	leader    *testenv.NATS
+	followers []*testenv.NATS
+}
+
+func newMinority(t *testing.T) *minority {
+	t.Helper()
+	servers := envtest.NATSCluster(t, 3, testenv.NATSConfig{})
+	m := &minority{t: t, js: admin(t, servers[0].URL()+","+servers[1].URL()+","+servers[2].URL())}
+	createStream(t, m.js, func(c *jetstream.StreamConfig) { c.Replicas, c.Duplicates = 3, forgets })
+	st, err := m.js.Stream(t.Context(), "EV")
+	check(t, err)
+	for _, s := range servers {
+		if s.Name() == st.CachedInfo().Cluster.Leader {
+			m.leader = s
+		} else {
+			m.followers = append(m.followers, s)
+		}
+	}
+	return m
+}
+
+// open gives a relay's connection, to the leader alone.
+func (m *minority) open() *publish.Conn { return openConn(m.t, m.leader.URL()) }
+
+func (m *minority) quick(c *publish.Config) { c.AckTimeout = 200 * time.Millisecond }
+
+func (m *minority) freeze() {
+	m.t.Helper()
+	for _, s := range m.followers {
+		check(m.t, s.Pause())
+	}
+}
+
+func (m *minority) thaw() {
+	m.t.Helper()
+	for _, s := range m.followers {
+		check(m.t, s.Resume())
+	}
+}
+
+// taken waits until the leader has said of a message that it is about to store
+// it.
+func (m *minority) taken(r *rig) {
+	m.t.Helper()
+	envtest.Eventually(m.t, 8*time.Second, func() error {
+		if c := r.stream.Status().Counters; c.WrongSequence == 0 {
+			return fmt.Errorf("no message is in process; %+v", c)
+		}
+		return nil
+	})
+}
+
+// forgotten waits until the leader has forgotten what it was sent up to now.
+func (m *minority) forgotten() {
+	<-time.After(forgets + forgets/4) // the window itself: nothing tells that it has passed
+}
+
+// again waits until the relay has tried some again, with or without answer.
+func (m *minority) again(r *rig) {
+	m.t.Helper()
+	tries := func() uint64 { c := r.stream.Status().Counters; return c.WrongSequence + c.Timeouts }
+	const some = 4
+	had := tries()
+	envtest.Eventually(m.t, 8*time.Second, func() error {
+		if n := tries() - had; n < some {
+			return fmt.Errorf("%d attempts; %+v", n, r.stream.Status())
+		}
+		return nil
+	})
+}
+
+// I5.
+func TestA63LanesSendNothingAgainThatALeaderWithoutMajorityHasTaken(t *testing.T) {
+	t.Parallel()
+	m := newMinority(t)
+	r := lanesOn(t, m.open(), 0, m.quick)
+	r.sendKeyed(0, keys)
+	r.drain()
+	m.freeze()
+	r.sendKeyed(keys, 2*keys)
+	m.taken(r)
+	m.forgotten()
+	m.again(r)
+	m.thaw()
+	r.sendKeyed(2*keys, 3*keys)
+	r.drain()
+	wantKeyed(t, m.js, 3*keys)
+	t.Logf("%+v", r.stream.Status().Counters)
+}
+
+// I5: the next process knows nothing of what the one before has sent.
+func TestA63LanesOfANewProcessSendNothingAgainThatALeaderWithoutMajorityHasTaken(t *testing.T) {
+	t.Parallel()
+	m := newMinority(t)
+	before := lanesOn(t, m.open(), 0, m.quick)
+	before.sendKeyed(0, keys)
+	before.drain()
+	m.freeze()
+	before.sendKeyed(keys, 2*keys)
+	m.taken(before)
+	before.stop()
+	m.forgotten()
+	r := lanesOn(t, m.open(), 0, m.quick)
+	r.sendKeyed(keys, 3*keys)
+	m.thaw()
+	r.drain()
+	wantKeyed(t, m.js, 3*keys)
+	if got := r.totalStored(); got != 2*keys {
+		t.Errorf("Stored was told of %d, want %d", got, 2*keys)
+	}
+	t.Logf("%+v", r.stream.Status().Counters)
+}
