@@ -89,7 +89,7 @@ func Doctor(ctx context.Context, cfg Config) (Report, error) {
 	}()
 	database.look(ctx)
 	<-done
-	database.compare(broker)
+	database.compare(ctx, broker)
 	report := Report{Checks: append(database.checks, broker.checks...)}
 	for _, s := range broker.streams {
 		report.Checks = append(report.Checks, s.checks...)

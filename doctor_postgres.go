@@ -70,20 +70,26 @@ func (d *databaseDoctor) look(ctx context.Context) {
 
 func (d *databaseDoctor) application() string { return "walrelay " + d.cfg.Source + " doctor" }
 
-// connect opens a session that can change nothing.
+// open gives a session that can change nothing.
+func (d *databaseDoctor) open(ctx context.Context) (*pgx.Conn, error) {
+	cfg, err := d.cfg.postgres(d.cfg.DatabaseURL, "doctor")
+	if err != nil {
+		return nil, err
+	}
+	cfg.RuntimeParams["default_transaction_read_only"] = "on"
+	if cfg.ValidateConnect != nil {
+		// read-write asks for the session's own setting, which the relay
+		// has off: a server that is no standby will do for both.
+		cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
+	}
+	return openSQL(ctx, cfg)
+}
+
+// connect sees that there is a session, and with whom.
 func (d *databaseDoctor) connect(ctx context.Context) bool {
 	const name = "SQL connection"
-	cfg, err := d.cfg.postgres(d.cfg.DatabaseURL, "doctor")
-	if err == nil {
-		cfg.RuntimeParams["default_transaction_read_only"] = "on"
-		if cfg.ValidateConnect != nil {
-			// read-write asks for the session's own setting, which the relay
-			// has off: a server that is no standby will do for both.
-			cfg.ValidateConnect = pgconn.ValidateConnectTargetSessionAttrsPrimary
-		}
-		d.conn, err = openSQL(ctx, cfg)
-	}
-	if err != nil {
+	var err error
+	if d.conn, err = d.open(ctx); err != nil {
 		d.unreachable(name, err)
 		return false
 	}

@@ -5,7 +5,6 @@ import (
 	"fmt"
 	"strings"
 
-	"github.com/walrelay/walrelay/internal/dedup"
 	"github.com/walrelay/walrelay/internal/slot"
 	"github.com/walrelay/walrelay/internal/witness"
 )
@@ -162,25 +161,5 @@ func (d *databaseDoctor) lookAtOthers(ctx context.Context) {
 	}
 	if quiet {
 		d.ok("other slots", fmt.Sprintf("%d, none of a relay", len(list)), "a slot that nobody reads fills the disk, and two relays on a table publish twice")
-	}
-}
-
-// compare looks at what only both sides together tell.
-func (d *databaseDoctor) compare(b *brokerDoctor) {
-	if !d.looked {
-		return
-	}
-	for _, s := range b.streams {
-		switch {
-		case !s.seen || s.Shared:
-		case len(d.witness.Streams) == 0 && s.tail.Ours:
-			s.refuse(VerdictFail, "end of the stream", s.end(), forgottenBy(d.cfg.Source, s.Name, s.tail))
-		case d.slot.Exists:
-			w := d.witness.Streams[s.Name]
-			known := dedup.Known{Created: w.Created, LastSeq: w.LastSeq, Position: w.Position, MsgID: w.MsgID}
-			at := dedup.Slot{Confirmed: d.slot.Confirmed, WALEnd: d.slot.ServerWALEnd, Epoch: max(d.epoch, 1)}
-			_, err := dedup.Start(s.Name, markTail(s.tail), known, at)
-			s.judge("end of the stream", s.end(), err, "the relay goes on behind the last event of its own")
-		}
 	}
 }

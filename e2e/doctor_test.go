@@ -193,3 +193,24 @@ func jetStream(t *testing.T, url string) jetstream.JetStream {
 	}
 	return js
 }
+
+// Doctor looks at two servers while a relay goes on between them.
+func TestDoctorTakesARelayThatGoesOnForNoLoss(t *testing.T) {
+	t.Parallel()
+	w := fixture.New(t, fixture.Config{})
+	w.Start()
+	load := w.Load(fixture.LoadConfig{})
+	envtest.Eventually(t, fixture.Patience, func() error { return load.Reached(100) })
+	for range 40 {
+		report, err := walrelay.Doctor(t.Context(), walrelay.Config{DatabaseURL: w.DatabaseURL, NATS: w.NATSURL, Source: w.Source})
+		if err != nil {
+			t.Fatal(err)
+		}
+		i := slices.IndexFunc(report.Checks, func(c walrelay.Check) bool { return c.Name == "end of the stream" })
+		if i < 0 || report.Checks[i].Verdict != walrelay.VerdictOK {
+			t.Fatalf("the stream's end is no well check of %+v", report.Checks)
+		}
+	}
+	load.Stop()
+	w.Check()
+}
