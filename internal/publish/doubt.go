@@ -8,7 +8,7 @@ import (
 // look reads from the stream which messages of lanes in doubt are stored: those
 // with attempts whose outcome is open, when the stream may have forgotten their
 // ids. What is not found may still be among what the leader has taken; see
-// settle.go for how it is sent again.
+// taken.go for how it is sent again.
 func (l *Lanes) look(ctx context.Context) error {
 	l.mu.Lock()
 	lanes := l.doubted.take()

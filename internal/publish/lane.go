@@ -39,7 +39,7 @@ type parcel struct {
 	since time.Time
 	floor uint64
 	clear bool   // the stream was read just now: it may be sent whatever its age
-	only  bool   // it is to be stored directly behind floor or not at all, see settle.go
+	only  bool   // it is to be stored directly behind floor or not at all, see taken.go
 	taken uint64 // how far the leader had taken messages when it refused that, 0 when looked into
 	dup   uint64 // the sequence that a duplicate reply named, 0 when judged
 }

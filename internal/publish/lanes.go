@@ -46,7 +46,7 @@ type Lanes struct {
 	end                   uint64
 	floors                floors
 
-	// What another process of our source may have sent before, see settle.go.
+	// What another process of our source may have sent before, see taken.go.
 	read    uint64            // how far the stream was read for it
 	hasRead bool              // by ReadTail, not only taken for read by Begin
 	sure    bool              // all of it that can come stands in what was read
