@@ -165,11 +165,12 @@ func (l *Lanes) resync(ctx context.Context) error {
 // the highest sequence acknowledged, with what was acknowledged. The end alone
 // says little where others write: they fill up what was lost.
 func (l *Lanes) holdsItsWord(ctx context.Context) (StreamInfo, error) {
+	acked := l.promised()
 	info, err := l.conn.StreamInfo(ctx, l.cfg.Stream)
 	if err != nil {
 		return StreamInfo{}, err
 	}
-	if err := l.checkLoss(end{created: info.Created, lastSeq: info.LastSeq}); err != nil {
+	if err := l.checkLoss(acked, end{created: info.Created, lastSeq: info.LastSeq}); err != nil {
 		return StreamInfo{}, err
 	}
 	l.mu.Lock()

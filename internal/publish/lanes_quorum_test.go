@@ -1,7 +1,10 @@
 package publish_test
 
 import (
+	"bytes"
 	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
 	"time"
 
@@ -133,4 +136,26 @@ func TestA63LanesOfANewProcessSendNothingAgainThatALeaderWithoutMajorityHasTaken
 		t.Errorf("Stored was told of %d, want %d", got, 2*keys)
 	}
 	t.Logf("%+v", r.stream.Status().Counters)
+}
+
+// I6: while one key is in doubt the others flow, so that what is acknowledged
+// grows while the stream is asked for its end.
+func TestLanesInDoubtTakeWhatFlowsMeanwhileForNoLoss(t *testing.T) {
+	t.Parallel()
+	srv := envtest.EmbeddedNATS(t)
+	js := admin(t, srv.URL())
+	createStream(t, js)
+	foreigner(t, js)
+	const n, sessions = 1000, 10
+	for k := range sessions {
+		var log bytes.Buffer // its handler locks, and the end of Run is awaited
+		r := lanesOn(t, openConn(t, srv.URL()), 0, func(c *publish.Config) { c.Logger = slog.New(slog.NewTextHandler(&log, nil)) })
+		r.sendKeyed(k*n, (k+1)*n)
+		r.drain()
+		r.stop()
+		if text := log.String(); strings.Contains(text, "acknowledged") {
+			t.Fatalf("session %d: %s", k, text)
+		}
+	}
+	wantKeyed(t, js, sessions*n)
 }

@@ -31,11 +31,12 @@ func (r *recovery) resync(ctx context.Context) error {
 	if err != nil {
 		return err
 	}
+	acked := r.promised()
 	info, err := r.conn.StreamInfo(ctx, r.cfg.Stream)
 	if err != nil {
 		return err
 	}
-	if err := r.checkLoss(end{created: info.Created, lastSeq: info.LastSeq}); err != nil {
+	if err := r.checkLoss(acked, end{created: info.Created, lastSeq: info.LastSeq}); err != nil {
 		return err
 	}
 	r.mu.Lock()
@@ -156,11 +157,20 @@ type suspicion struct {
 	at  time.Time
 }
 
-// checkLoss compares the stream's end with what was acknowledged. A leader that
-// was just elected may lag, so only the same answer after a while is a gap.
-func (s *publisher) checkLoss(now end) error {
+// promised is the highest sequence that was acknowledged up to now. It is asked
+// for before the stream's end: later acknowledgements may go beyond that.
+func (s *publisher) promised() uint64 {
 	s.mu.Lock()
-	created, acked := s.created, s.acked
+	defer s.mu.Unlock()
+	return s.acked
+}
+
+// checkLoss compares the stream's end with what was acknowledged before it was
+// asked for. A leader that was just elected may lag, so only the same answer
+// after a while is a gap.
+func (s *publisher) checkLoss(acked uint64, now end) error {
+	s.mu.Lock()
+	created := s.created
 	s.mu.Unlock()
 	if !lost(created, acked, now) {
 		s.suspect.end = nil
