@@ -53,6 +53,18 @@ func neverStarted(w *fixture.World) {
 	w.Exec("DELETE FROM walrelay.proven")
 }
 
+// loseSlotAndProofs leaves of the proofs the one that was declared when the slot
+// was made.
+func loseSlotAndProofs(t *testing.T, w *fixture.World) {
+	t.Helper()
+	w.Exec("DELETE FROM walrelay.proven WHERE id > (SELECT min(id) FROM walrelay.proven)")
+	envtest.Eventually(t, fixture.Patience, func() error {
+		// Once the server has seen the end of the relay.
+		_, err := w.Pool.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", w.Source)
+		return err
+	})
+}
+
 // gap waits until the newest gap is of the kind and state, and gives the number
 // of its events.
 func gap(t *testing.T, w *fixture.World, kind, state string) (events int64) {
@@ -130,13 +142,8 @@ func TestA38ASlotDroppedBeforeTheFirstConfirmationIsHealed(t *testing.T) {
 			// As it is within the first second.
 			w.Exec(`UPDATE walrelay.witness SET confirmed_lsn = '0/0',
 				streams = (SELECT jsonb_object_agg(key, value - 'position' - 'msg_id' || '{"last_seq": 0}') FROM jsonb_each(streams))`)
-			w.Exec("DELETE FROM walrelay.proven WHERE id > (SELECT min(id) FROM walrelay.proven)")
 			w.Place(5)
-			envtest.Eventually(t, fixture.Patience, func() error {
-				// Once the server has seen the end of the relay.
-				_, err := w.Pool.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", w.Source)
-				return err
-			})
+			loseSlotAndProofs(t, w)
 			w.Start().Await("relaying", fixture.Patience)
 			w.Place(5)
 			w.Stored(20)

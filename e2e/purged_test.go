@@ -29,12 +29,8 @@ func TestA38WhatWasPurgedBeforeASlotIsLostIsHealedAsLate(t *testing.T) {
 	w.Place(5)
 	w.Stored(10)
 	relay.Stop(fixture.Patience)
-	w.Exec("DELETE FROM walrelay.proven WHERE id > (SELECT min(id) FROM walrelay.proven)")
 	w.Place(5)
-	envtest.Eventually(t, fixture.Patience, func() error {
-		_, err := w.Pool.Exec(t.Context(), "SELECT pg_drop_replication_slot($1)", w.Source)
-		return err
-	})
+	loseSlotAndProofs(t, w)
 	w.Start().Await("relaying", fixture.Patience)
 	w.Place(5)
 	if n := gap(t, w, "slot", "healed"); n != 10 {

@@ -62,7 +62,7 @@ type search struct {
 	arrived map[string]uint64
 }
 
-// run reads from where the last run has ended to the stream's end.
+// run reads to the stream's end.
 func (s *search) run(ctx context.Context) error {
 	info, err := s.holdsItsWord(ctx)
 	if err != nil {

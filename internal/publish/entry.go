@@ -124,9 +124,8 @@ func (e *entry) id() string   { return text(e.tail(e.idLen+e.bodyLen, e.idLen)) 
 func (e *entry) body() []byte { return e.tail(e.bodyLen, e.bodyLen) }
 func (e *entry) size() int    { return len(e.data) + entryBytes }
 
-// fill makes m the entry's message; last is the sequence that is expected, if
-// any.
-// Everything in m points into the arena and is overwritten by the next fill.
+// fill makes m the entry's message; last is the sequence that is expected, "" for
+// none. Everything in m points into the arena and is overwritten by the next fill.
 func (e *entry) fill(m *nats.Msg, last string) {
 	rest := e.data
 	for _, v := range e.template.values {

@@ -25,9 +25,9 @@ const aheadWindows = 16
 //
 // An attempt without an answer may be stored. It is repeated with the same id
 // while the stream surely remembers that, and otherwise looked for in the
-// stream, and in what its leader has taken and not stored yet. On a stream that removes messages by itself ([StreamFacts.Removes]),
-// one that is gone cannot be found: there the duplicate window limits how long
-// a repetition is recognised.
+// stream, and in what its leader has taken and not stored yet. On a stream that
+// removes messages by itself ([StreamFacts.Removes]), one that is gone cannot be
+// found: there the duplicate window limits how long a repetition is recognised.
 type Lanes struct {
 	publisher
 	lanes  map[string]*lane

@@ -65,16 +65,22 @@ func (m *minority) thaw() {
 	}
 }
 
-// taken waits until the leader has said of a message that it is about to store
-// it.
-func (m *minority) taken(r *rig) {
+// sent gives a relay that has stored one event of each key, and whose next ones
+// the leader has taken and cannot store.
+func (m *minority) sent() *rig {
 	m.t.Helper()
+	r := lanesOn(m.t, m.open(), 0, m.quick)
+	r.sendKeyed(0, keys)
+	r.drain()
+	m.freeze()
+	r.sendKeyed(keys, 2*keys)
 	envtest.Eventually(m.t, 8*time.Second, func() error {
 		if c := r.stream.Status().Counters; c.WrongSequence == 0 {
 			return fmt.Errorf("no message is in process; %+v", c)
 		}
 		return nil
 	})
+	return r
 }
 
 // forgotten waits until the leader has forgotten what it was sent up to now.
@@ -100,12 +106,7 @@ func (m *minority) again(r *rig) {
 func TestA63LanesSendNothingAgainThatALeaderWithoutMajorityHasTaken(t *testing.T) {
 	t.Parallel()
 	m := newMinority(t)
-	r := lanesOn(t, m.open(), 0, m.quick)
-	r.sendKeyed(0, keys)
-	r.drain()
-	m.freeze()
-	r.sendKeyed(keys, 2*keys)
-	m.taken(r)
+	r := m.sent()
 	m.forgotten()
 	m.again(r)
 	m.thaw()
@@ -119,13 +120,7 @@ func TestA63LanesSendNothingAgainThatALeaderWithoutMajorityHasTaken(t *testing.T
 func TestA63LanesOfANewProcessSendNothingAgainThatALeaderWithoutMajorityHasTaken(t *testing.T) {
 	t.Parallel()
 	m := newMinority(t)
-	before := lanesOn(t, m.open(), 0, m.quick)
-	before.sendKeyed(0, keys)
-	before.drain()
-	m.freeze()
-	before.sendKeyed(keys, 2*keys)
-	m.taken(before)
-	before.stop()
+	m.sent().stop()
 	m.forgotten()
 	r := lanesOn(t, m.open(), 0, m.quick)
 	r.sendKeyed(keys, 3*keys)

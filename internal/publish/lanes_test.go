@@ -265,7 +265,7 @@ func TestA50AFullStreamIsWaitedForInLanes(t *testing.T) {
 	r := lanesOn(t, openConn(t, srv.URL()), 0)
 	r.sendKeyed(0, 450)
 	r.waitFor("is full: maximum messages exceeded")
-	r.wantTold(100)
+	r.wantTold(100, 2*time.Second)
 	envtest.Eventually(t, 5*time.Second, func() error { // once the first are all refused
 		if st := r.stream.Status(); st.InFlight > 1 || st.Counters.Environment < 2 {
 			return fmt.Errorf("%d in flight to a full stream, want one attempt at a time", st.InFlight)
@@ -299,7 +299,7 @@ func TestA61OneSubjectWithoutPermissionHoldsBackItsKeysAlone(t *testing.T) {
 	})
 	r.waitFor(`2 of 2 aggregates with waiting events are held back: not permitted to publish "ev.3"`)
 	wantKeyed(t, js, n, denied...)
-	r.wantTold(n - len(denied))
+	r.wantTold(n-len(denied), 2*time.Second)
 }
 
 // I6.
@@ -455,7 +455,7 @@ func TestABlockedKeyFillsTheByteBoundAndThenSendWaits(t *testing.T) {
 	if st.Bytes > 50_000 || st.Bytes < 45_000 {
 		t.Errorf("holds %d bytes when Send waits, bound is 50000", st.Bytes)
 	}
-	r.wantTold(n / 2)
+	r.wantTold(n/2, 2*time.Second)
 }
 
 // I3, I5.
@@ -474,7 +474,7 @@ func TestA49AnIdWhoseMessageIsGoneHoldsBackItsKeyAlone(t *testing.T) {
 	r = lanesOn(t, r.conn, 1)
 	r.sendKeyed(0, 200)
 	r.waitFor("the message at sequence 1 is gone")
-	r.wantTold(200 - 6)
+	r.wantTold(200-6, 2*time.Second)
 	r.drain()
 	wantKeyed(t, js, 200)
 }

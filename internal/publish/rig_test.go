@@ -232,9 +232,9 @@ func (r *rig) totalStored() int {
 
 // wantTold waits until Stored was told of n. Status may know of them before, as
 // Stored is told by one goroutine at a time.
-func (r *rig) wantTold(n int) {
+func (r *rig) wantTold(n int, within time.Duration) {
 	r.t.Helper()
-	envtest.Eventually(r.t, 20*time.Second, func() error {
+	envtest.Eventually(r.t, within, func() error {
 		if got := r.totalStored(); got != n {
 			return fmt.Errorf("Stored was told of %d, want %d", got, n)
 		}

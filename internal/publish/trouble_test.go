@@ -31,7 +31,7 @@ func TestA50AFullStreamIsWaitedFor(t *testing.T) {
 	r := startOn(t, openConn(t, srv.URL()), 0)
 	r.send(0, 150)
 	r.waitFor("is full: maximum messages exceeded")
-	r.wantTold(100)
+	r.wantTold(100, 2*time.Second)
 	createStream(t, js, func(c *jetstream.StreamConfig) { c.MaxMsgs, c.Discard = 200, jetstream.DiscardNew })
 	r.drain()
 	wantStored(t, js, 150)
@@ -137,7 +137,7 @@ func TestA61AMissingPermissionIsNamed(t *testing.T) {
 	}
 	r.waitFor(`not permitted to publish "ev.3"`)
 	// The answers to the others can come after the violation.
-	r.wantTold(2)
+	r.wantTold(2, 10*time.Second)
 	for user, want := range map[string]string{
 		"deaf": "not permitted to subscribe to",
 		"mute": `not permitted to publish "$JS.API.STREAM.INFO.EV"`,
