@@ -83,8 +83,8 @@ func (m *minority) sent() *rig {
 	return r
 }
 
-// forgotten waits until the leader has forgotten what it was sent up to now.
-func (m *minority) forgotten() {
+// forgotten waits until a leader has forgotten what it was sent up to now.
+func forgotten() {
 	<-time.After(forgets + forgets/4) // the window itself: nothing tells that it has passed
 }
 
@@ -107,7 +107,7 @@ func TestA63LanesSendNothingAgainThatALeaderWithoutMajorityHasTaken(t *testing.T
 	t.Parallel()
 	m := newMinority(t)
 	r := m.sent()
-	m.forgotten()
+	forgotten()
 	m.again(r)
 	m.thaw()
 	r.sendKeyed(2*keys, 3*keys)
@@ -121,7 +121,7 @@ func TestA63LanesOfANewProcessSendNothingAgainThatALeaderWithoutMajorityHasTaken
 	t.Parallel()
 	m := newMinority(t)
 	m.sent().stop()
-	m.forgotten()
+	forgotten()
 	r := lanesOn(t, m.open(), 0, m.quick)
 	r.sendKeyed(keys, 3*keys)
 	m.thaw()
@@ -131,6 +131,25 @@ func TestA63LanesOfANewProcessSendNothingAgainThatALeaderWithoutMajorityHasTaken
 		t.Errorf("Stored was told of %d, want %d", got, 2*keys)
 	}
 	t.Logf("%+v", r.stream.Status().Counters)
+}
+
+// I5: as above, where all of it is stored before the first message of the new
+// process asks, and forgotten.
+func TestLanesFindAllThatTheProcessBeforeHadStoredBehindTheTail(t *testing.T) {
+	t.Parallel()
+	srv := envtest.EmbeddedNATS(t)
+	js := admin(t, srv.URL())
+	createStream(t, js, func(c *jetstream.StreamConfig) { c.Duplicates = forgets })
+	before := lanesOn(t, openConn(t, srv.URL()), 0)
+	r := lanesOn(t, openConn(t, srv.URL()), 0) // has read the tail
+	before.sendKeyed(0, keys)
+	before.drain()
+	before.stop()
+	forgotten()
+	r.sendKeyed(0, 2*keys)
+	r.drain()
+	wantKeyed(t, js, 2*keys)
+	r.wantTold(2*keys, 2*time.Second)
 }
 
 // I6: while one key is in doubt the others flow, so that what is acknowledged
