@@ -4,6 +4,7 @@ import (
 	"context"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/jackc/pgx/v5"
@@ -49,6 +50,7 @@ func (s *session) healOpen(ctx context.Context) error {
 		}
 	}
 	s.gapOpen.Store(false) // also of one that this session has found
+	s.untold = nil
 	for i := range gaps {
 		if err := s.healGap(ctx, &gaps[i], jobs); err != nil {
 			return err
@@ -61,7 +63,8 @@ func (s *session) healOpen(ctx context.Context) error {
 // healGap publishes what is missing, if it may.
 func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) error {
 	if g.Detail.Seen == "" {
-		return nil // which rows it is about the audit will tell
+		s.untold = append(s.untold, g.ID) // which rows it is about the audit will tell
+		return nil
 	}
 	for _, st := range s.streams {
 		if !st.started {
@@ -160,14 +163,33 @@ func healAsked(jobs []job.Job, gap int64) *job.Job {
 	return nil
 }
 
-// endHeals says of the jobs that asked for heals that they are done.
+// endHeals says of the jobs that asked for heals that they are done, apart from
+// those that ask for what the audit has yet to tell.
 func (s *session) endHeals(ctx context.Context, jobs []job.Job) error {
-	for i := range jobs {
-		if jobs[i].Kind != job.Heal || s.gapOpen.Load() {
-			continue
+	if s.gapOpen.Load() {
+		return nil
+	}
+	var done []job.Job
+	s.awaiting = nil
+	for _, j := range jobs {
+		switch {
+		case j.Kind != job.Heal:
+		case slices.ContainsFunc(s.untold, func(gap int64) bool { return healAsked([]job.Job{j}, gap) != nil }):
+			// Were it done, it would be asked for again, and each time a new
+			// session would begin before the audit's turn.
+			s.awaiting = append(s.awaiting, j)
+		default:
+			done = append(done, j)
 		}
+	}
+	return s.endJobs(ctx, done, nil)
+}
+
+// endJobs says how jobs have ended: nil for well.
+func (s *session) endJobs(ctx context.Context, jobs []job.Job, why error) error {
+	for i := range jobs {
 		err := s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-			return job.End(ctx, conn, s.cfg.Schema, &jobs[i], nil, s.fence)
+			return job.End(ctx, conn, s.cfg.Schema, &jobs[i], why, s.fence)
 		})
 		if err != nil {
 			return err

@@ -54,6 +54,32 @@ func (s *session) lastOwn(ctx context.Context, st *stream, tail publish.Tail) (l
 	}
 }
 
+// provenBefore gives the newest proof, also where another stream that is not healed
+// yet has lost its end and took that with it: a broker forgets in all its streams
+// at once, and they are found one after the other. Each needs what was proven of
+// it, as the first that is healed has that proven again for all.
+func (s *session) provenBefore(ctx context.Context, conn *pgx.Conn) (newest witness.Proven, some bool, err error) {
+	newest, some, err = witness.Newest(ctx, conn, s.cfg.Schema, s.cfg.Source)
+	if err != nil {
+		return newest, some, err
+	}
+	gaps, err := witness.OpenGaps(ctx, conn, s.cfg.Schema, s.cfg.Source)
+	if err != nil {
+		return newest, some, err
+	}
+	for _, g := range gaps {
+		if g.Kind != witness.GapStream && g.Kind != witness.GapNewStream || g.Detail.Seen == "" || some && !g.Detail.Until.After(newest.At) {
+			continue
+		}
+		at, err := envelope.ParseLSN(g.To)
+		if err != nil {
+			return newest, some, fmt.Errorf("gap %d: its end: %w", g.ID, err)
+		}
+		newest, some = witness.Proven{Epoch: g.Epoch, Snapshot: g.Detail.Seen, At: g.Detail.Until, LSN: at}, true
+	}
+	return newest, some, nil
+}
+
 // lossConfirm is the time between the two answers that prove a loss: a leader
 // that was just elected may lag for a moment.
 const lossConfirm = 10 * time.Second
@@ -94,7 +120,7 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 		gap.Kind = witness.GapNewStream
 	}
 	err = s.sql.do(ctx, func(ctx context.Context, conn *pgx.Conn) error {
-		newest, some, err := witness.Newest(ctx, conn, s.cfg.Schema, s.cfg.Source)
+		newest, some, err := s.provenBefore(ctx, conn)
 		if err != nil || !some {
 			return err
 		}

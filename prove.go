@@ -70,18 +70,31 @@ func (s *session) proveLoop(ctx context.Context) error {
 			if pgErr, ok := errors.AsType[*pgconn.PgError](err); ok && pgErr.Code == "42501" {
 				s.cover.begin(false)
 				s.log.WarnContext(ctx, "the role may not read the outbox, so gaps are neither found nor healed and nothing is proven", slog.String("err", pgErr.Message))
-				return nil
+				return s.endAwaiting(ctx, fmt.Errorf("the role may not read the outbox: %s", pgErr.Message))
 			}
 			if err != nil || !whole {
 				return ended(ctx, "look for events that passed unseen", err)
 			}
 			audited = true
 			s.delivered.end()
+			if err := s.endAwaiting(ctx, nil); err != nil {
+				return err
+			}
 		}
 		if err := p.prove(ctx); err != nil {
 			return ended(ctx, "keep a proven snapshot", err)
 		}
 	}
+}
+
+// endAwaiting ends the jobs that asked for what only the audit could tell.
+func (s *session) endAwaiting(ctx context.Context, why error) error {
+	if err := s.endJobs(ctx, s.awaiting, why); err != nil {
+		return ended(ctx, "end the jobs that waited for the audit", err)
+	}
+	s.awaiting = nil
+	s.lookSoon()
+	return nil
 }
 
 // recall begins the history with what the newest proof says.

@@ -14,6 +14,7 @@ import (
 
 	"github.com/walrelay/walrelay/envelope"
 	"github.com/walrelay/walrelay/internal/dedup"
+	"github.com/walrelay/walrelay/internal/job"
 	"github.com/walrelay/walrelay/internal/publish"
 	"github.com/walrelay/walrelay/internal/router"
 	"github.com/walrelay/walrelay/internal/slot"
@@ -89,7 +90,9 @@ type session struct {
 	parking    parking
 	resumedAt  envelope.LSN // from where on the slot sends
 
-	seenJob int64 // newest job that was open when the gaps were looked at; the reader's, then the job loop's
+	untold   []int64   // open gaps whose rows only the audit can tell; the reader's, until that begins
+	awaiting []job.Job // heals that are done once it has; as before, then the prover's
+	seenJob  int64     // newest job that was open when the gaps were looked at; the reader's, then the job loop's
 
 	renewal    atomic.Bool // the session ends so that the next one takes up a stream
 	stopIntake context.CancelFunc
