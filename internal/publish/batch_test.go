@@ -72,7 +72,7 @@ func TestAStreamWithoutBatchesGetsNone(t *testing.T) {
 	srv := envtest.EmbeddedNATS(t)
 	js := admin(t, srv.URL())
 	createStream(t, js, func(c *jetstream.StreamConfig) { c.AllowAtomicPublish = false })
-	r := batchesOn(t, openConn(t, srv.URL()), 0)
+	r := batchesOn(t, openConn(t, srv.URL()), 0, unhurried)
 	r.send(0, 3000)
 	r.drain()
 	wantStored(t, js, 3000)

@@ -20,7 +20,7 @@ func TestMessagesAreStoredOnceAndInOrder(t *testing.T) {
 	srv := envtest.EmbeddedNATS(t)
 	js := admin(t, srv.URL())
 	createStream(t, js)
-	r := startOn(t, openConn(t, srv.URL()), 0)
+	r := startOn(t, openConn(t, srv.URL()), 0, unhurried)
 	r.send(0, 5000)
 	r.drain()
 	wantStored(t, js, 5000)

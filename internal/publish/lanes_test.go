@@ -499,7 +499,7 @@ func TestAWorkQueueThatIsDrainedAtOnceGetsNothingTwice(t *testing.T) {
 	check(t, err)
 	t.Cleanup(consuming.Stop)
 	proxy := envtest.Proxy(t, srv.Addr())
-	r := lanesOn(t, openConn(t, "nats://"+proxy.Addr()), 0, func(c *publish.Config) { c.AckTimeout = 30 * time.Second })
+	r := lanesOn(t, openConn(t, "nats://"+proxy.Addr()), 0, unhurried)
 	const n = 2000
 	r.sendKeyed(0, 1)
 	for k := range 4 {

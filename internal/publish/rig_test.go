@@ -97,6 +97,10 @@ func lanesOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(
 // A starter is startOn or lanesOn.
 type starter func(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig
 
+// unhurried is for tests that want no doubt about any attempt: a server that a
+// busy machine does not run for a second is no trouble of theirs.
+func unhurried(c *publish.Config) { c.AckTimeout = 30 * time.Second }
+
 // batchesOn runs a chain on conn that sends batches wherever it can.
 func batchesOn(t *testing.T, conn *publish.Conn, lastAcked uint64, change ...func(*publish.Config)) *rig {
 	t.Helper()
