@@ -444,7 +444,11 @@ func TestABlockedKeyFillsTheByteBoundAndThenSendWaits(t *testing.T) {
 			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
 			err := r.stream.Send(ctx, tx, pos, m)
 			cancel()
-			if err != nil {
+			switch {
+			case err == nil:
+			case errors.Is(err, context.DeadlineExceeded) && r.stream.Status().Bytes < 45_000:
+				i-- // a busy machine's second, not the bound
+			default:
 				sent <- i
 				return
 			}
