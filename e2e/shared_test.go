@@ -88,7 +88,8 @@ func TestTwoTablesInOneSharedStreamWhileTheRelayIsKilledTwentyTimes(t *testing.T
 	w.Share()
 	stop := foreign(t, w)
 	relay := w.Start(flags...)
-	load := w.Load(fixture.LoadConfig{})
+	// What is proven under load has to be caught up with first.
+	load := w.Load(fixture.LoadConfig{Behind: 1 << 20})
 	random := w.Random("kills")
 	for range 20 {
 		before := ordersStored(t, w)
@@ -193,7 +194,8 @@ func TestAWorkQueueThatIsDrainedAtOnceWhileTheRelayIsKilledTwentyTimes(t *testin
 		return len(seen)
 	}
 	relay := w.Start()
-	load := w.Load(fixture.LoadConfig{Writers: 2, Keep: true})
+	// What is proven under load has to be caught up with first.
+	load := w.Load(fixture.LoadConfig{Writers: 2, Keep: true, Behind: 1 << 20})
 	random := w.Random("kills")
 	for i := range 20 {
 		before := count()
