@@ -28,6 +28,10 @@ import (
 // consumerVariable holds the settings of a process that is a consumer.
 const consumerVariable = "WALRELAY_E2E_CONSUMER"
 
+// consumerReady is what such a process writes once it waits for whatever is away:
+// to make a consumer takes a database that answers.
+const consumerReady = "ready"
+
 // The steps at which a consumer's process can be told to die.
 const (
 	afterReceive = "after receive"
@@ -153,6 +157,7 @@ func (s *consumerSettings) consume() error {
 		}
 		return err
 	})
+	_, _ = fmt.Println(consumerReady)
 	return c.Run(ctx)
 }
 
@@ -235,6 +240,7 @@ type consumerProcess struct {
 	stderr bytes.Buffer
 }
 
+// startConsumer gives a process that is ready, or has died before it was.
 func startConsumer(t testing.TB, s consumerSettings) *consumerProcess {
 	t.Helper()
 	text, err := json.Marshal(s)
@@ -248,6 +254,8 @@ func startConsumer(t testing.TB, s consumerSettings) *consumerProcess {
 	p := &consumerProcess{cmd: osexec.Command(self), exited: make(chan struct{})}
 	p.cmd.Env = append(os.Environ(), consumerVariable+"="+string(text))
 	p.cmd.Stderr = &p.stderr
+	ready := make(chan struct{})
+	p.cmd.Stdout = &readyWriter{ready: ready}
 	p.cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
 	if err := p.cmd.Start(); err != nil {
 		t.Fatal(err)
@@ -257,7 +265,24 @@ func startConsumer(t testing.TB, s consumerSettings) *consumerProcess {
 		_ = p.cmd.Wait()
 	}()
 	t.Cleanup(p.kill)
+	select {
+	case <-ready:
+	case <-p.exited:
+	case <-time.After(time.Minute):
+		t.Fatalf("a consumer is not ready a minute after its start: %s", p.stderr.String())
+	}
 	return p
+}
+
+// readyWriter closes ready once it was written to.
+type readyWriter struct {
+	ready chan struct{}
+	once  sync.Once
+}
+
+func (w *readyWriter) Write(b []byte) (int, error) {
+	w.once.Do(func() { close(w.ready) })
+	return len(b), nil
 }
 
 func (p *consumerProcess) signal(sig os.Signal) { _ = p.cmd.Process.Signal(sig) }

@@ -52,7 +52,8 @@ type Consumer struct {
 }
 
 // New makes a consumer for a database that is reached by pgx. It looks
-// whether walrelay's tables are there, and returns [ErrNoReceipts] if not.
+// whether walrelay's tables are there, and returns [ErrNoReceipts] if not. It
+// waits for no database that is away, as [Consumer.Run] does: that is an error.
 func New(cfg Config) (*Consumer, error) {
 	if cfg.DB == nil {
 		return nil, errors.New("inbox.Config: DB: want a pool; for a *sql.DB use inbox.NewSQL")
