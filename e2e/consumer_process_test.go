@@ -28,10 +28,6 @@ import (
 // consumerVariable holds the settings of a process that is a consumer.
 const consumerVariable = "WALRELAY_E2E_CONSUMER"
 
-// consumerReady is what such a process writes once it waits for whatever is away:
-// to make a consumer takes a database that answers.
-const consumerReady = "ready"
-
 // The steps at which a consumer's process can be told to die.
 const (
 	afterReceive = "after receive"
@@ -157,7 +153,8 @@ func (s *consumerSettings) consume() error {
 		}
 		return err
 	})
-	_, _ = fmt.Println(consumerReady)
+	// From here on it waits for what is away; to make it took a database that answers.
+	_, _ = fmt.Println("ready")
 	return c.Run(ctx)
 }
 
@@ -269,7 +266,8 @@ func startConsumer(t testing.TB, s consumerSettings) *consumerProcess {
 	case <-ready:
 	case <-p.exited:
 	case <-time.After(time.Minute):
-		t.Fatalf("a consumer is not ready a minute after its start: %s", p.stderr.String())
+		p.kill()
+		t.Errorf("a consumer is not ready a minute after its start: %s", p.stderr.String())
 	}
 	return p
 }

@@ -52,8 +52,8 @@ type Consumer struct {
 }
 
 // New makes a consumer for a database that is reached by pgx. It looks
-// whether walrelay's tables are there, and returns [ErrNoReceipts] if not. It
-// waits for no database that is away, as [Consumer.Run] does: that is an error.
+// whether walrelay's tables are there, and returns [ErrNoReceipts] if not. A
+// database that is away is an error here; [Consumer.Run] waits for it.
 func New(cfg Config) (*Consumer, error) {
 	if cfg.DB == nil {
 		return nil, errors.New("inbox.Config: DB: want a pool; for a *sql.DB use inbox.NewSQL")
@@ -78,7 +78,8 @@ func New(cfg Config) (*Consumer, error) {
 type SQLConsumer struct{ *Consumer }
 
 // NewSQL makes a consumer for a database that is reached by database/sql, with
-// a driver for PostgreSQL. cfg.DB must be nil.
+// a driver for PostgreSQL. cfg.DB must be nil. It looks for the tables as [New]
+// does.
 func NewSQL(db *sql.DB, cfg Config) (*SQLConsumer, error) {
 	if db == nil || cfg.DB != nil {
 		return nil, errors.New("inbox.NewSQL: want a *sql.DB, and a Config without DB")
