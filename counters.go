@@ -31,6 +31,7 @@ type Counters struct {
 	Sessions     uint64  `json:"sessions"`
 	Gaps         uint64  `json:"gaps"`   // gaps that were found
 	Healed       uint64  `json:"healed"` // events published to heal gaps
+	Late         uint64  `json:"late"`   // events published marked late, since newer ones of their aggregate are stored or may be
 	Retries      Retries `json:"retries"`
 	Answers      Answers `json:"answers"`
 	// GapsByKind divides Gaps.
@@ -76,7 +77,7 @@ func (r *Retries) add(c *publish.Counters) {
 
 type counters struct {
 	transactions, rows, published, stored, passed, refused, skipped, notOutbox,
-	updates, deletes, truncates, sessions, left, healed, storedBytes atomic.Uint64
+	updates, deletes, truncates, sessions, left, healed, late, storedBytes atomic.Uint64
 
 	latency latencies
 
@@ -116,7 +117,7 @@ func (c *counters) read() Counters {
 func (c *counters) readAtomics() Counters {
 	return Counters{
 		Transactions: c.transactions.Load(), Rows: c.rows.Load(), Published: c.published.Load(), Stored: c.stored.Load(),
-		StoredBytes: c.storedBytes.Load(), Healed: c.healed.Load(), Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
+		StoredBytes: c.storedBytes.Load(), Healed: c.healed.Load(), Late: c.late.Load(), Left: c.left.Load(), Passed: c.passed.Load(), Refused: c.refused.Load(), Skipped: c.skipped.Load(), NotOutbox: c.notOutbox.Load(),
 		Updates: c.updates.Load(), Deletes: c.deletes.Load(), Truncates: c.truncates.Load(), Sessions: c.sessions.Load(),
 	}
 }

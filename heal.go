@@ -73,7 +73,11 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 		}
 	}
 	if g.Kind == witness.GapStream || g.Kind == witness.GapNewStream {
-		g.Detail.Stream = g.Stream
+		at, err := envelope.ParseLSN(g.To)
+		if err != nil {
+			return fmt.Errorf("gap %d: its end: %w", g.ID, err)
+		}
+		g.Detail.Stream, g.Detail.Before = g.Stream, envelope.Position{Epoch: g.Epoch, Commit: at}
 	}
 	s.r.state.set(ctx, StateWaiting, fmt.Sprintf("looking for the events of gap %d (%s)", g.ID, g.Kind))
 	asked := healAsked(jobs, g.ID)
@@ -117,11 +121,7 @@ func (s *session) healGap(ctx context.Context, g *witness.Gap, jobs []job.Job) e
 // it back. The loss took the proof with it, and without it an audit would look
 // for rows of that time in all streams, also where they were let go since.
 func (s *session) proveAgain(ctx context.Context, g *witness.Gap) error {
-	at, err := envelope.ParseLSN(g.To)
-	if err != nil {
-		return fmt.Errorf("gap %d: its end: %w", g.ID, err)
-	}
-	p := witness.Proven{Epoch: g.Epoch, Snapshot: g.Detail.Seen, LSN: at, At: g.Detail.Until, Streams: map[string]witness.Span{}}
+	p := witness.Proven{Epoch: g.Epoch, Snapshot: g.Detail.Seen, LSN: g.Detail.Before.Commit, At: g.Detail.Until, Streams: map[string]witness.Span{}}
 	ends := s.ends()
 	for _, st := range s.streams {
 		p.Streams[st.name] = witness.Span{Created: st.base.Created, From: g.Detail.From[st.name], To: ends[st.name]}
@@ -224,7 +224,11 @@ func (s *session) publishMissing(ctx context.Context, r *repair, d witness.GapDe
 					return err
 				}
 			}
-			return r.publishAs(ctx, &row.Row, routed, r.late || have.mayBeLate(row, routed.Stream))
+			late := r.late || have.mayBeLate(row, routed.Stream)
+			if !late && !d.Before.IsZero() {
+				late = s.streams[routed.StreamIndex].overtaken.has(&routed.Event, d.Before)
+			}
+			return r.publishAs(ctx, &row.Row, routed, late)
 		})
 	})
 	if err != nil {

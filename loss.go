@@ -147,7 +147,9 @@ func (s *session) lostEnd(ctx context.Context, st *stream, tail publish.Tail, lo
 	}
 	now := witness.StreamState{Created: again.Created, LastSeq: again.LastSeq, Position: known.Position, MsgID: known.MsgID, At: time.Now().UTC(), Epoch: s.epoch}
 	if st.Shared && gap.Kind == witness.GapStream {
-		now.From = min(st.base.From, end) // in a new one, any event may be the first
+		// What was on its way when the stream was put back may be in it, behind
+		// what is proven of that one; in a new one, any event may be the first.
+		now.From = min(st.base.From, gap.Detail.From[st.name])
 	}
 	err = s.recordGap(ctx, gap, func(ctx context.Context, tx pgx.Tx) error {
 		if _, err := deadletter.Reopen(ctx, tx, s.cfg.Schema, s.cfg.Source, st.name, end); err != nil {

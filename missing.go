@@ -36,7 +36,7 @@ func (s *session) present(ctx context.Context, tx pgx.Tx, d witness.GapDetail) (
 		if err := s.delivered.each(note); err != nil {
 			return err
 		}
-		if err := s.eachStored(ctx, from, note, removed); err != nil {
+		if err := s.eachStored(ctx, d, from, note, removed); err != nil {
 			return err
 		}
 		return s.eachLetter(ctx, note)
@@ -52,9 +52,9 @@ func (s *session) present(ctx context.Context, tx pgx.Tx, d witness.GapDetail) (
 // eachStored reads the streams, and notes those that have not all messages of
 // what it read. Those that only earlier routes had are looked through as well: the
 // last proof and the witness, as this session found it, name them.
-func (s *session) eachStored(ctx context.Context, from map[string]uint64, note func(keyed) error, removed map[string]bool) error {
+func (s *session) eachStored(ctx context.Context, d witness.GapDetail, from map[string]uint64, note func(keyed) error, removed map[string]bool) error {
 	var n uint64
-	visit := func(m publish.StoredMessage) error {
+	all := func(m publish.StoredMessage) error {
 		n++
 		if m.Header.Get(envelope.HeaderSource) != s.cfg.Source {
 			return nil
@@ -69,6 +69,15 @@ func (s *session) eachStored(ctx context.Context, from map[string]uint64, note f
 	looked := map[string]bool{}
 	for _, st := range s.streams {
 		looked[st.name], n = true, 0
+		visit := all
+		if st.name == d.Stream {
+			visit = func(m publish.StoredMessage) error {
+				if m.Header.Get(envelope.HeaderSource) == s.cfg.Source {
+					st.overtaken.noteBehind(d.Before, m)
+				}
+				return all(m)
+			}
+		}
 		last, err := st.pub.EachHeader(ctx, from[st.name], visit)
 		if err != nil {
 			return fmt.Errorf("look through stream %q: %w", st.name, err)
@@ -87,7 +96,7 @@ func (s *session) eachStored(ctx context.Context, from map[string]uint64, note f
 			continue
 		}
 		old := publish.New(s.nats, publish.Config{Stream: name, Source: s.cfg.Source, Logger: s.log})
-		_, err := old.EachHeader(ctx, from[name], visit)
+		_, err := old.EachHeader(ctx, from[name], all)
 		if gone, ok := errors.AsType[*publish.APIError](err); ok && gone.NotFound() {
 			continue
 		}

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
+	"slices"
 	"time"
 
 	"github.com/walrelay/walrelay/internal/deadletter"
@@ -343,6 +344,15 @@ func (r *reader) publish(ctx context.Context) error {
 	*m = publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table, CommittedAt: r.row.CommittedAt}
 	if st.Shared {
 		m.Key = aggregateKey(&r.routed.Event)
+		if st.overtaken.has(&r.routed.Event, r.row.Position) {
+			m.Headers = append(slices.Clip(m.Headers), publish.Late)
+			s.late(ctx, st)
+		}
+	}
+	if r.healed {
+		st.overtaken.until(r.row.Position)
+	} else {
+		st.overtaken.add(aggregateKey(&r.routed.Event), r.row.Position)
 	}
 	s.traced(ctx, m, st.name, "", r.row.Position, r.row.CommittedAt)
 	err := st.pub.Send(ctx, r.tx, r.row.Position, m)

@@ -167,6 +167,9 @@ func (r *repair) publishAs(ctx context.Context, row *router.Row, routed *router.
 		m.Headers = append(slices.Clone(m.Headers), envelope.Header{Name: envelope.HeaderEventID, Value: m.MsgID})
 		m.MsgID = r.wireID(m.MsgID)
 	}
+	if late {
+		s.r.count.late.Add(1)
+	}
 	st := s.streams[routed.StreamIndex]
 	s.traced(ctx, &m, st.name, r.origin, row.Position, time.Time{})
 	return st.pub.SendAside(ctx, r.ref, &m, publish.Aside{Origin: r.origin, Late: late, Once: !r.again})
@@ -248,6 +251,3 @@ func (s *session) aside(ref uint64, n int, refused bool) {
 	}
 	r.add(&r.done, int64(n))
 }
-
-// aggregateKey joins type and id so that no two aggregates share one.
-func aggregateKey(e *router.Event) string { return e.AggregateType + "\x00" + e.AggregateID }

@@ -40,7 +40,8 @@ type stream struct {
 	from  atomic.Uint64               // of a shared stream, see dedup.Known
 	// passed is the last event of the stream that was passed over; the
 	// reader's own.
-	passed envelope.Position
+	passed    envelope.Position
+	overtaken overtaken
 
 	counts  bool        // its last message is gone: the mark counts from what the witness has
 	started bool        // Begin was called; set before the reader runs
@@ -101,7 +102,7 @@ func (s *session) makeStreams() {
 	names := s.router.Streams()
 	streams := make([]*stream, 0, len(names))
 	for _, name := range names {
-		st := &stream{name: name, Stream: s.cfg.stream(name), cfg: s.cfg}
+		st := &stream{name: name, Stream: s.cfg.stream(name), cfg: s.cfg, overtaken: overtaken{lean: s.cfg.Lean}}
 		cfg := publish.Config{
 			Stream: name, Source: s.cfg.Source, Window: st.Window, MaxBytes: st.InFlightBytes,
 			AckTimeout: s.cfg.AckTimeout, Stored: s.stored, Found: s.found, Refused: s.refusedByServer, SignKey: s.signKey, Logger: s.log,
@@ -238,6 +239,9 @@ func (s *session) begin(ctx context.Context, st *stream, tail publish.Tail, at d
 		st.limit.Store(&limit)
 	}
 	st.limits = router.Limits{MaxMsgSize: tail.Facts.Largest(), HeaderReserve: publish.HeaderReserve(st.name) + s.signReserve()}
+	if st.Shared {
+		st.limits.HeaderReserve += publish.LateReserve
+	}
 	st.pub.Begin(ctx, tail, known.LastSeq)
 	st.started = true
 	return nil
@@ -270,7 +274,7 @@ func (s *session) beginLanes(ctx context.Context, st *stream, tail publish.Tail,
 		from, settled = tail.LastSeq, envelope.Position{}
 	}
 	lanes := st.pub.(*publish.Lanes) //nolint:forcetypeassert,errcheck // a shared stream has nothing else
-	seen, last, err := lanes.ReadTail(ctx, from, settled)
+	seen, last, err := lanes.ReadTail(ctx, from, settled, st.overtaken.note)
 	if err != nil {
 		return err
 	}

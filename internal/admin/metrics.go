@@ -47,7 +47,7 @@ type collector struct {
 	publishes, retries, resyncs                                    *prometheus.Desc
 	deadLetters, lettersBy, sessions                               *prometheus.Desc
 	natsConnected, natsReconnects                                  *prometheus.Desc
-	gapsOpen, gapsBy, gaps, healed, jobsOpen                       *prometheus.Desc
+	gapsOpen, gapsBy, gaps, healed, late, jobsOpen                 *prometheus.Desc
 	slotActive, slotRetained, slotSafe, slotXminAge, slotLookedAt  *prometheus.Desc
 	slotWAL                                                        *prometheus.Desc
 	inFlight, queued, bytes, lastSequence, flowing, storedAt, mark *prometheus.Desc
@@ -87,6 +87,7 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 		gapsBy:       desc("gaps_open_by_kind", "Gaps that nobody has dealt with, by kind.", "kind"),
 		gaps:         desc("gaps_total", "Gaps that were found, by kind.", "kind"),
 		healed:       desc("healed_events_total", "Events that were published to heal gaps."),
+		late:         desc("late_events_total", "Events that were published marked late: newer ones of their aggregate were stored before, or may have been."),
 		jobsOpen:     desc("jobs_open", "Jobs that are asked for or running, such as a replay. Absent when not known."),
 		sessions:     desc("sessions_total", "Replication sessions that were begun."),
 
@@ -125,7 +126,7 @@ func newCollector(status func() walrelay.Status, build Build) *collector {
 func (c *collector) Describe(to chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		c.buildInfo, c.state, c.stateSince, c.ready, c.lagSeconds, c.lagBytes, c.events, c.transactions, c.rows, c.ignored,
-		c.retries, c.resyncs, c.deadLetters, c.gapsOpen, c.gaps, c.healed, c.jobsOpen, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
+		c.retries, c.resyncs, c.deadLetters, c.gapsOpen, c.gaps, c.healed, c.late, c.jobsOpen, c.sessions, c.natsConnected, c.natsReconnects, c.slotActive, c.slotRetained,
 		c.slotSafe, c.slotXminAge, c.slotLookedAt, c.inFlight, c.queued, c.bytes, c.lastSequence, c.flowing, c.storedAt, c.mark,
 		c.retentionDeleted, c.retentionBacklog, c.retentionDuration, c.partitionsDropped, c.partitionsUntil, c.behind, c.stalled, c.latency, c.storedBytes, c.publishes, c.lettersBy,
 		c.gapsBy, c.slotWAL, c.stream, c.messages, c.streamBytes, c.fill, c.refuses,
@@ -283,6 +284,7 @@ func (c *collector) counters(m sender, n *walrelay.Counters) {
 	m.count(c.publishes, n.Answers.Duplicates, "duplicate")
 	m.count(c.publishes, n.Answers.Refused, "refused")
 	m.count(c.healed, n.Healed)
+	m.count(c.late, n.Late)
 	m.count(c.events, n.Stored, "stored")
 	m.count(c.events, n.Passed, "passed")
 	m.count(c.events, n.Refused, "dead_letter")

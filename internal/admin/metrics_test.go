@@ -50,6 +50,7 @@ func TestA43MetricsAreThereFromTheStartAndWhatIsNotKnownIsAbsent(t *testing.T) {
 		`walrelay_ignored_changes_total{kind="update"} 0`,
 		`walrelay_in_flight_bytes{stream="SHOP"} 0`,
 		`walrelay_in_flight_messages{stream="SHOP"} 0`,
+		`walrelay_late_events_total 0`,
 		`walrelay_nats_connected 0`,
 		`walrelay_nats_reconnects_total 0`,
 		`walrelay_publishes_total{outcome="acknowledged"} 0`,
@@ -92,7 +93,7 @@ func TestA43MetricsAreThereFromTheStartAndWhatIsNotKnownIsAbsent(t *testing.T) {
 	_, body = get(t, handler(st), "/metrics")
 	for _, want := range []string{
 		"walrelay_lag_seconds 1.5", "walrelay_behind_seconds 2.5", "walrelay_stalled 1", "walrelay_gaps_total{kind=\"slot\"} 4",
-		"walrelay_healed_events_total 9", `walrelay_events_total{outcome="stored"} 5`, `walrelay_events_total{outcome="dead_letter"} 3`,
+		"walrelay_healed_events_total 9", "walrelay_late_events_total 7", `walrelay_events_total{outcome="stored"} 5`, `walrelay_events_total{outcome="dead_letter"} 3`,
 		`walrelay_retries_total{class="timeout"} 2`, "walrelay_resyncs_total 1", `walrelay_publishes_total{outcome="found"} 6`, "walrelay_stored_bytes_total 500",
 		`walrelay_stream_last_sequence{stream="SHOP"} 7`, `walrelay_stream_stored_timestamp_seconds{stream="SHOP"} 1.700000002e+09`,
 		`walrelay_commit_to_stored_seconds_bucket{le="0.01"} 2`, `walrelay_commit_to_stored_seconds_bucket{le="0.1"} 5`,
@@ -131,7 +132,7 @@ func known() walrelay.Status {
 	st.Streams[0].StoredAt = time.Unix(1_700_000_002, 0)
 	st.Streams[0].Fill = &walrelay.FillStatus{LookedAt: st.At, Messages: 5, Bytes: 800, MaxMessages: 50, MaxBytes: 1000}
 	st.Counters = walrelay.Counters{
-		Stored: 5, Refused: 3, Healed: 9, StoredBytes: 500, GapsByKind: map[string]uint64{"slot": 4},
+		Stored: 5, Refused: 3, Healed: 9, Late: 7, StoredBytes: 500, GapsByKind: map[string]uint64{"slot": 4},
 		Retries: walrelay.Retries{Timeouts: 2, Resyncs: 1}, Answers: walrelay.Answers{Found: 6},
 	}
 	st.Latency = walrelay.LatencyStatus{Bounds: []float64{0.01, 0.1}, Counts: []uint64{2, 3, 1}, Sum: 3.25}

@@ -25,6 +25,13 @@ type Aside struct {
 // AsideReserve is how many bytes of header an Aside adds at most.
 const AsideReserve = len(envelope.HeaderOrigin) + len(envelope.HeaderMark) + len(envelope.HeaderLate) + 3*len(": \r\n") + 120
 
+// Late is the header of an event that is stored behind newer ones of its
+// aggregate, live or not.
+var Late = envelope.Header{Name: envelope.HeaderLate, Value: "1"}
+
+// LateReserve is how many bytes of header it adds.
+const LateReserve = len(envelope.HeaderLate) + len(": 1\r\n")
+
 // NewIDReserve is how many bytes of header a new message id adds at most: a
 // uuid, beside the event's own id in a header of its own.
 const NewIDReserve = len(envelope.HeaderEventID) + len(": \r\n") + 36
@@ -38,7 +45,7 @@ func (a Aside) headers(m *Message, mark envelope.Position) []envelope.Header {
 		list = append(list, envelope.Header{Name: envelope.HeaderMark, Value: mark.String()})
 	}
 	if a.Late {
-		list = append(list, envelope.Header{Name: envelope.HeaderLate, Value: "1"})
+		list = append(list, Late)
 	}
 	return list
 }

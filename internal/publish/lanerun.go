@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"time"
 
+	"github.com/nats-io/nats.go"
 	"golang.org/x/sync/errgroup"
 
 	"github.com/walrelay/walrelay/envelope"
@@ -321,8 +322,11 @@ func (l *Lanes) Top() (seq uint64, pos envelope.Position, msgID string) {
 //
 // It is called before Begin, by one who holds the slot, so that nothing of ours
 // is added meanwhile. from is what [Lanes.Floor] gave for since, or the
-// stream's end of the very first start. An event takes about 150 bytes.
-func (l *Lanes) ReadTail(ctx context.Context, from uint64, since envelope.Position) (seen map[envelope.Position]string, last uint64, err error) {
+// stream's end of the very first start. An event takes about 150 bytes. each,
+// where it is not nil, is told of the headers of every such event.
+func (l *Lanes) ReadTail(
+	ctx context.Context, from uint64, since envelope.Position, each func(nats.Header, envelope.Position),
+) (seen map[envelope.Position]string, last uint64, err error) {
 	pause := newBackOff(reconnectFirst, l.cfg.RetryMost)
 	seen = map[envelope.Position]string{}
 	var most envelope.Position
@@ -335,6 +339,9 @@ func (l *Lanes) ReadTail(ctx context.Context, from uint64, since envelope.Positi
 		}
 		if id.source == l.cfg.Source && m.Header.Get(envelope.HeaderOrigin) == "" && !id.pos.IsZero() && id.pos.Compare(since) >= 0 {
 			seen[id.pos] = id.msgID
+			if each != nil {
+				each(m.Header, id.pos)
+			}
 			if id.pos.Compare(most) > 0 {
 				most = id.pos
 			}

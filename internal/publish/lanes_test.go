@@ -660,7 +660,7 @@ func TestTheTailFromAFloorShowsAllLaterEvents(t *testing.T) {
 			for range 5 {
 				i := rand.IntN(n)
 				_, since, _ := keyed(i)
-				seen, last, err := publish.NewLanes(r.conn, publish.Config{Stream: "EV", Source: source}).ReadTail(t.Context(), floors[i], since)
+				seen, last, err := publish.NewLanes(r.conn, publish.Config{Stream: "EV", Source: source}).ReadTail(t.Context(), floors[i], since, nil)
 				check(t, err)
 				if last < ack.Sequence || len(seen) != n-i {
 					t.Errorf("from floor %d of event %d: %d events up to %d, want %d up to %d or more", floors[i], i, len(seen), last, n-i, ack.Sequence)
@@ -696,7 +696,7 @@ func TestTheTailIsReadOverGapsAndWithoutConsumers(t *testing.T) {
 	check(t, err)
 	for _, user := range []string{"admin", "relay"} {
 		conn := openConn(t, srv.URL(), nats.UserInfo(user, "secret"))
-		seen, last, err := publish.NewLanes(conn, publish.Config{Stream: "EV", Source: source}).ReadTail(t.Context(), 0, envelope.Position{})
+		seen, last, err := publish.NewLanes(conn, publish.Config{Stream: "EV", Source: source}).ReadTail(t.Context(), 0, envelope.Position{}, nil)
 		check(t, err)
 		if len(seen) != int(have.State.Msgs) || last != n {
 			t.Errorf("%s sees %d events up to %d, want %d up to %d", user, len(seen), last, have.State.Msgs, n)

@@ -95,7 +95,7 @@ func sessionOf(t *testing.T, conn *publish.Conn, w witness, from, end int, share
 	}
 	tail, err := l.Tail(limited(t))
 	check(t, err)
-	held, _, err := l.ReadTail(limited(t), w.floor, at(w.settled))
+	held, _, err := l.ReadTail(limited(t), w.floor, at(w.settled), nil)
 	check(t, err)
 	seen, err := dedup.NewSeen("EV", held, at(w.settled), dedup.Slot{Confirmed: at(from).Commit, WALEnd: 1 << 20, Epoch: 1})
 	check(t, err)

@@ -9,6 +9,8 @@ import (
 	"github.com/google/uuid"
 	"github.com/jackc/pgx/v5"
 	"github.com/jackc/pgx/v5/pgtype"
+
+	"github.com/walrelay/walrelay/envelope"
 )
 
 // Kinds of gaps.
@@ -66,6 +68,8 @@ type GapDetail struct {
 	Until time.Time `json:"until,omitzero"`
 	// Stream, if set, is the only stream whose events it is about.
 	Stream string `json:"-"`
+	// Before, known where Stream is set, is a position that none of them reaches.
+	Before envelope.Position `json:"-"`
 	// From is where each stream is to be looked through for events that are
 	// there after all. A stream that is not named is looked through whole.
 	From map[string]uint64 `json:"from,omitempty"`

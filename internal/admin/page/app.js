@@ -96,7 +96,7 @@ function counters(s) {
   facts('counters', [
     ['events stored', `${count(n.stored)}, ${size(n.stored_bytes)}`], ['there already', count(n.passed)], ['dead-lettered', count(n.refused)],
     n.skipped > 0 && ['skipped', count(n.skipped)], ['transactions', count(n.transactions)], ['failed attempts', count(retries)],
-    ['sessions', count(n.sessions)], n.healed > 0 && ['healed', count(n.healed)],
+    ['sessions', count(n.sessions)], n.healed > 0 && ['healed', count(n.healed)], n.late > 0 && ['marked late', count(n.late)],
     s.nats.server && ['NATS', s.nats.connected ? s.nats.server : 'not connected'],
     s.retention && ['old rows deleted', count(s.retention.deleted)],
     s.last_error && ['last error', `${s.last_error} (${ago(s.last_error_at, s.at)})`],
