@@ -280,6 +280,7 @@ func (r *Relay) waitAsked(ctx context.Context, d time.Duration) {
 		r.wait(ctx, min(askedEvery, time.Until(until)))
 		if newest, err := r.newestJob(ctx); err == nil && newest > r.seenJob.Load() {
 			r.seenJob.Store(newest)
+			r.log.InfoContext(ctx, "looking again at once", slog.String("why", fmt.Sprintf("job %d was asked for", newest)))
 			return
 		}
 	}

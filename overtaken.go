@@ -3,6 +3,7 @@ package walrelay
 import (
 	"context"
 	"log/slog"
+	"slices"
 
 	"github.com/nats-io/nats.go"
 
@@ -85,16 +86,29 @@ func (o *overtaken) has(e *router.Event, pos envelope.Position) bool {
 	return newest(aggregateKey(e)) || o.lean && newest(aggregate(anyType, e.AggregateID))
 }
 
-// late counts an event that is sent behind newer ones of its aggregate, and says
-// so once a session.
-func (s *session) late(ctx context.Context, st *stream) {
-	s.r.count.late.Add(1)
-	if st.overtaken.told {
-		return
+// overtaken says whether the row's event would stand behind newer ones.
+func (r *reader) overtaken() bool {
+	i := r.routed.StreamIndex
+	return i >= 0 && r.s.streams[i].overtaken.has(&r.routed.Event, r.row.Position)
+}
+
+// markLate says in the row's message that it is late, if so, which is counted, and
+// logged once a session. It keeps what a heal has to know of what went before it.
+func (r *reader) markLate(ctx context.Context, st *stream, m *publish.Message) {
+	if r.overtaken() {
+		m.Headers = append(slices.Clip(m.Headers), publish.Late)
+		r.s.r.count.late.Add(1)
+		if !st.overtaken.told {
+			st.overtaken.told = true
+			r.s.log.WarnContext(ctx, "events are sent marked late: the stream lost them, and took newer ones of their aggregates before that was known",
+				slog.String("stream", st.name))
+		}
 	}
-	st.overtaken.told = true
-	s.log.WarnContext(ctx, "events are sent marked late: the stream lost them, and took newer ones of their aggregates before that was known",
-		slog.String("stream", st.name))
+	if r.healed {
+		st.overtaken.until(r.row.Position)
+	} else {
+		st.overtaken.add(aggregateKey(&r.routed.Event), r.row.Position)
+	}
 }
 
 // anyType is no type: text in PostgreSQL has no such byte.

@@ -5,7 +5,6 @@ import (
 	"errors"
 	"fmt"
 	"log/slog"
-	"slices"
 	"time"
 
 	"github.com/walrelay/walrelay/internal/deadletter"
@@ -344,16 +343,8 @@ func (r *reader) publish(ctx context.Context) error {
 	*m = publish.Message{Subject: routed.Subject, Headers: routed.Headers[1:], Body: routed.Body, MsgID: routed.MsgID, Table: r.routed.Event.Table, CommittedAt: r.row.CommittedAt}
 	if st.Shared {
 		m.Key = aggregateKey(&r.routed.Event)
-		if st.overtaken.has(&r.routed.Event, r.row.Position) {
-			m.Headers = append(slices.Clip(m.Headers), publish.Late)
-			s.late(ctx, st)
-		}
 	}
-	if r.healed {
-		st.overtaken.until(r.row.Position)
-	} else {
-		st.overtaken.add(aggregateKey(&r.routed.Event), r.row.Position)
-	}
+	r.markLate(ctx, st, m)
 	s.traced(ctx, m, st.name, "", r.row.Position, r.row.CommittedAt)
 	err := st.pub.Send(ctx, r.tx, r.row.Position, m)
 	if errors.Is(err, publish.ErrNoRoom) {
@@ -371,7 +362,11 @@ func (r *reader) follow(ctx context.Context) (parked bool, err error) {
 	return r.s.follow(ctx, &r.routed.Event, r.letter)
 }
 
-func (r *reader) letter() deadletter.Letter { return letterOfRow(r.s.router, &r.row, &r.routed) }
+func (r *reader) letter() deadletter.Letter {
+	l := letterOfRow(r.s.router, &r.row, &r.routed)
+	l.Late = r.overtaken()
+	return l
+}
 
 // refuse records a row that can never be published, before anything behind it
 // is sent. When PostgreSQL is in the way, the session ends and the next one
