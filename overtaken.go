@@ -92,12 +92,11 @@ func (r *reader) overtaken() bool {
 	return i >= 0 && r.s.streams[i].overtaken.has(&r.routed.Event, r.row.Position)
 }
 
-// markLate says in the row's message that it is late, if so, which is counted, and
-// logged once a session. It keeps what a heal has to know of what went before it.
-func (r *reader) markLate(ctx context.Context, st *stream, m *publish.Message) {
-	if r.overtaken() {
+// markLate says in the row's message that it is late, if it is; the log tells so
+// once a session. It keeps what a heal has to know of what went before it.
+func (r *reader) markLate(ctx context.Context, st *stream, m *publish.Message) (late bool) {
+	if late = r.overtaken(); late {
 		m.Headers = append(slices.Clip(m.Headers), publish.Late)
-		r.s.r.count.late.Add(1)
 		if !st.overtaken.told {
 			st.overtaken.told = true
 			r.s.log.WarnContext(ctx, "events are sent marked late: the stream lost them, and took newer ones of their aggregates before that was known",
@@ -109,6 +108,7 @@ func (r *reader) markLate(ctx context.Context, st *stream, m *publish.Message) {
 	} else {
 		st.overtaken.add(aggregateKey(&r.routed.Event), r.row.Position)
 	}
+	return late
 }
 
 // anyType is no type: text in PostgreSQL has no such byte.

@@ -344,7 +344,7 @@ func (r *reader) publish(ctx context.Context) error {
 	if st.Shared {
 		m.Key = aggregateKey(&r.routed.Event)
 	}
-	r.markLate(ctx, st, m)
+	late := r.markLate(ctx, st, m)
 	s.traced(ctx, m, st.name, "", r.row.Position, r.row.CommittedAt)
 	err := st.pub.Send(ctx, r.tx, r.row.Position, m)
 	if errors.Is(err, publish.ErrNoRoom) {
@@ -353,6 +353,9 @@ func (r *reader) publish(ctx context.Context) error {
 		s.leaveBehind(ctx, st)
 		s.owe(ctx, st)
 		return nil
+	}
+	if late && err == nil {
+		s.r.count.late.Add(1)
 	}
 	return err
 }
